@@ -1,0 +1,1 @@
+"""aotlm: an ahead-of-time compiler from Hugging Face causal language models to native bundles."""

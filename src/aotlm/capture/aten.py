@@ -1,0 +1,206 @@
+"""ATen op → Graph op: one small function for each ATen op that a captured model may hold.
+
+A function gets the translated operands and the type that torch inferred, and returns a Graph node.
+Oddities of ATen (default arguments, clamped ends, in-place spellings) are settled here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from aotlm.graph import ops
+from aotlm.graph.dims import Dim
+from aotlm.graph.ir import Node, Op, TensorType, make
+
+aten = torch.ops.aten
+DTYPES: Final = {
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int64: "i64",
+}
+
+Handler = Callable[..., Node]
+TABLE: dict[Any, Handler] = {}
+
+
+def _for(*targets: Any) -> Callable[[Handler], Handler]:
+    def register(handler: Handler) -> Handler:
+        TABLE.update(dict.fromkeys(targets, handler))
+        return handler
+
+    return register
+
+
+def _node(value: Node | float) -> Node:
+    return value if isinstance(value, Node) else make(ops.SCALAR, value=float(value))
+
+
+def _elementwise(op: Op) -> Handler:
+    def handler(type_: TensorType, *operands: Node | float, **_: Any) -> Node:
+        return make(op, [_node(operand) for operand in operands])
+
+    return handler
+
+
+TABLE.update(
+    {
+        aten.mul.Tensor: _elementwise(ops.MUL),
+        aten.mul.Scalar: _elementwise(ops.MUL),
+        aten.div.Tensor: _elementwise(ops.DIV),
+        aten.div.Scalar: _elementwise(ops.DIV),
+        aten.pow.Tensor_Scalar: _elementwise(ops.POW),
+        aten.pow.Tensor_Tensor: _elementwise(ops.POW),
+        aten.neg.default: _elementwise(ops.NEG),
+        aten.rsqrt.default: _elementwise(ops.RSQRT),
+        aten.exp.default: _elementwise(ops.EXP),
+        aten.cos.default: _elementwise(ops.COS),
+        aten.sin.default: _elementwise(ops.SIN),
+        aten.tanh.default: _elementwise(ops.TANH),
+        aten.sigmoid.default: _elementwise(ops.SIGMOID),
+        aten.relu.default: _elementwise(ops.RELU),
+        aten.silu.default: _elementwise(ops.SILU),
+    }
+)
+
+
+def _scaled(op: Op) -> Handler:
+    def handler(
+        type_: TensorType, x: Node | float, y: Node | float, *, alpha: float = 1, **_: Any
+    ) -> Node:
+        other = y if alpha == 1 else make(ops.MUL, [_node(y), _node(alpha)])
+        if type_.dtype == "i64" and not isinstance(other, Node):
+            return make(op, [_node(x), make(ops.SCALAR, value=int(other), dtype="i64")])
+        return make(op, [_node(x), _node(other)])
+
+    return handler
+
+
+TABLE.update(dict.fromkeys((aten.add.Tensor, aten.add.Scalar), _scaled(ops.ADD)))
+TABLE.update(dict.fromkeys((aten.sub.Tensor, aten.sub.Scalar), _scaled(ops.SUB)))
+
+
+@_for(aten.gelu.default)
+def _gelu(type_: TensorType, x: Node, *, approximate: str = "none") -> Node:
+    return make({"none": ops.GELU, "tanh": ops.GELU_TANH}[approximate], [x])
+
+
+@_for(
+    aten.view.default,
+    aten.reshape.default,
+    aten._unsafe_view.default,
+    aten.unsqueeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+)
+def _view(type_: TensorType, x: Node, *_: Any) -> Node:
+    return make(ops.VIEW, [x], shape=type_.shape)
+
+
+@_for(aten.alias.default, aten.clone.default, aten.detach.default, aten.lift_fresh_copy.default)
+def _same(type_: TensorType, x: Node, **_: Any) -> Node:
+    return x
+
+
+@_for(aten._to_copy.default)
+def _to_copy(type_: TensorType, x: Node, **_: Any) -> Node:
+    return x if x.dtype == type_.dtype else make(ops.CAST, [x], dtype=type_.dtype)
+
+
+@_for(aten.permute.default)
+def _permute(type_: TensorType, x: Node, dims: list[int]) -> Node:
+    return make(ops.PERMUTE, [x], dims=tuple(dim % len(x.shape) for dim in dims))
+
+
+@_for(aten.transpose.int)
+def _transpose(type_: TensorType, x: Node, a: int, b: int) -> Node:
+    dims = list(range(len(x.shape)))
+    dims[a], dims[b] = dims[b], dims[a]
+    return make(ops.PERMUTE, [x], dims=tuple(dims))
+
+
+@_for(aten.t.default)
+def _t(type_: TensorType, x: Node) -> Node:
+    return make(ops.PERMUTE, [x], dims=(1, 0))
+
+
+@_for(aten.expand.default)
+def _expand(type_: TensorType, x: Node, *_: Any, **__: Any) -> Node:
+    return x if x.shape == type_.shape else make(ops.EXPAND, [x], shape=type_.shape)
+
+
+@_for(aten.slice.Tensor)
+def _slice(
+    type_: TensorType,
+    x: Node,
+    dim: int = 0,
+    start: int | None = None,
+    end: Dim | None = None,
+    step: int = 1,
+) -> Node:
+    at, length = dim % len(x.shape), x.shape[dim]
+    if x.shape == type_.shape and step == 1:
+        return x
+    begin = start or 0
+    if isinstance(length, int):
+        begin = begin + length if begin < 0 else begin
+        stop = length if end is None else end
+        stop = min(stop + length if isinstance(stop, int) and stop < 0 else stop, length)  # type: ignore[type-var]
+    else:
+        raise ops.TypeMismatch(f"a slice of the dynamic dimension {at} of {x.type}")
+    return make(ops.SLICE, [x], dim=at, start=begin, end=stop, step=step)
+
+
+@_for(aten.cat.default)
+def _cat(type_: TensorType, parts: list[Node], dim: int = 0) -> Node:
+    return make(ops.CONCAT, parts, dim=dim % len(type_.shape))
+
+
+@_for(aten.split_with_sizes.default)
+def _split(type_: Any, x: Node, sizes: list[int], dim: int = 0) -> list[Node]:  # type: ignore[misc]
+    at, start, parts = dim % len(x.shape), 0, []
+    for size in sizes:
+        parts.append(make(ops.SLICE, [x], dim=at, start=start, end=start + size, step=1))
+        start += size
+    return parts
+
+
+@_for(aten.arange.start_step, aten.arange.default)
+def _arange(type_: TensorType, *args: Dim, **_: Any) -> Node:
+    start, end = (0, args[0]) if len(args) == 1 else args[:2]
+    return make(ops.ARANGE, start=start, end=end)
+
+
+@_for(aten.mean.dim)
+def _mean(type_: TensorType, x: Node, dims: list[int], keepdim: bool = False) -> Node:
+    if [dim % len(x.shape) for dim in dims] != [len(x.shape) - 1]:
+        raise ops.TypeMismatch(f"a mean over dimensions {dims} of {x.type}")
+    mean = make(ops.MEAN, [x])
+    return mean if keepdim else make(ops.VIEW, [mean], shape=type_.shape)
+
+
+@_for(aten.embedding.default)
+def _embedding(type_: TensorType, table: Node, ids: Node, *_: Any) -> Node:
+    return make(ops.EMBEDDING, [table, ids])
+
+
+@_for(aten.mm.default)
+def _mm(type_: TensorType, x: Node, w: Node) -> Node:
+    return make(ops.MATMUL, [x, w])
+
+
+@_for(aten.addmm.default)
+def _addmm(type_: TensorType, bias: Node, x: Node, w: Node, **_: Any) -> Node:
+    return make(ops.ADD, [make(ops.MATMUL, [x, w]), bias])
+
+
+@_for(aten.native_layer_norm.default)
+def _layer_norm(
+    type_: Any, x: Node, shape: list[int], w: Node | None, bias: Node | None, eps: float
+) -> list[Node | None]:  # type: ignore[misc]
+    norm = make(ops.LAYER_NORM, [x, *(p for p in (w, bias) if p is not None)], eps=eps,
+                weight=w is not None, bias=bias is not None)  # fmt: skip
+    return [norm, None, None]

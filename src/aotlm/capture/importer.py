@@ -1,0 +1,191 @@
+"""ExportedProgram → Graph: walk the FX nodes once, with the table in `aten.py`.
+
+Roles become types: parameters and buffers turn into `parameter` nodes that know their source
+tensors, attention nodes receive their layer's KV cache as explicit operands.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import sympy
+import torch
+from torch.export.graph_signature import InputKind
+
+from aotlm.capture.aten import DTYPES, TABLE
+from aotlm.capture.trace import Program
+from aotlm.errors import AotlmError
+from aotlm.graph import ops
+from aotlm.graph.dims import C, Dim, Linear, T, add, mul
+from aotlm.graph.ir import Graph, Location, Node, TensorType, build, make
+from aotlm.weights.weight import Source, Weight
+
+POSITION_BLOCK = 64  # positions that lie side by side in the K cache
+PREFIX = "model."  # the wrapper's own attribute, before every name of the model's
+SKIPPED = ("_assert_tensor_metadata", "sym_size", "_assert_scalar", "sym_constrain_range",
+           "_local_scalar_dense", "_guards_fn")  # fmt: skip
+SYMBOLIC = ("_operator", "operator", "builtins", "math")
+
+
+class UnsupportedOps(AotlmError):
+    """The model uses ATen ops that have no Graph op."""
+
+
+def cache_types(k: Node, v: Node) -> tuple[TensorType, TensorType]:
+    """Return the types of a layer's K and V cache: [G, C/64, D, 64] and [G, C, E].
+
+    The number of K blocks is written as C too (a dimension of its own is not linear in C): K is
+    typed [G, D, C] and its blocked layout is the storage's concern.
+    """
+    return (
+        TensorType((k.shape[1], k.shape[3], C)),
+        TensorType((v.shape[1], C, v.shape[3])),
+    )
+
+
+class _Importer:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.values: dict[torch.fx.Node, Any] = {}
+        self.inputs: list[Node] = []
+        self.unsupported: Counter[str] = Counter()
+        self.first_line: dict[str, str] = {}
+
+    def dim(self, size: Any) -> Dim:
+        if isinstance(size, int):
+            return size
+        expression = sympy.expand(size.node.expr if hasattr(size, "node") else size)
+        result: Dim = int(expression.as_coeff_Add()[0])
+        for symbol in sorted(expression.free_symbols, key=str):
+            coefficient = expression.coeff(symbol)
+            if not coefficient.is_Integer:
+                raise AotlmError(f"the size {expression} is not linear in the number of tokens")
+            result = add(result, mul(T, int(coefficient)))
+        return result
+
+    def type(self, value: Any) -> Any:
+        if isinstance(value, (tuple, list)):
+            return [self.type(item) for item in value]
+        if not isinstance(value, torch.Tensor):
+            return None
+        shape = tuple(self.dim(size) for size in value.shape)
+        return TensorType(shape, DTYPES.get(value.dtype, str(value.dtype)))
+
+    def argument(self, value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            return self.values[value]
+        if isinstance(value, (tuple, list)):
+            return [self.argument(item) for item in value]
+        return self.dim(value) if isinstance(value, torch.SymInt) else value
+
+    def location(self, node: torch.fx.Node) -> Location:
+        stack = node.meta.get("nn_module_stack") or {}
+        path = next(reversed(stack.values()))[0] if stack else ""
+        trace = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines()]
+        lines = [line for line in trace if line.startswith("File")]
+        return Location(path.removeprefix("model").removeprefix("."), _short(lines))
+
+    def placeholders(self) -> None:
+        specs = self.program.exported.graph_signature.input_specs
+        nodes = [n for n in self.program.exported.graph.nodes if n.op == "placeholder"]
+        for spec, node in zip(specs, nodes, strict=True):
+            type_ = self.type(node.meta["val"])
+            if spec.kind == InputKind.USER_INPUT:
+                value = make(ops.INPUT, name=node.name, type=type_)
+                self.inputs.append(value)
+            else:
+                name = str(spec.target).removeprefix(PREFIX)
+                layout = "vector" if len(type_.shape) == 1 else "matrix"
+                if spec.kind == InputKind.BUFFER:
+                    layout = "vector"
+                weight = Weight(name, (Source(name),), "rows", layout, "f32", type_.shape)
+                value = make(ops.PARAMETER, location=Location(name), weight=weight)
+            self.values[node] = value
+
+    def attention(self, node: torch.fx.Node) -> Node:
+        q, k, v, layer, scale, window, softcap = self.argument(node.args)
+        positions = self.inputs[1]
+        caches = []
+        for name, type_ in zip(("k", "v"), cache_types(k, v), strict=True):
+            cache = make(ops.INPUT, name=f"{name}_cache.{layer}", type=type_)
+            self.inputs.append(cache)
+            caches.append(cache)
+        return make(
+            ops.ATTENTION, [q, k, v, positions, *caches], self.location(node),
+            layer=layer, scale=scale, window=window, softcap=softcap,
+        )  # fmt: skip
+
+    def call(self, node: torch.fx.Node) -> Any:
+        name = str(node.target)
+        if "getitem" in name:
+            return self.argument(node.args[0])[node.args[1]]
+        if name.startswith("<built-in") or getattr(node.target, "__module__", "") in SYMBOLIC:
+            value = node.meta.get("val")
+            return self.dim(value) if value is not None else None
+        if any(skipped in name for skipped in SKIPPED):
+            value = node.meta.get("val")
+            return self.dim(value) if isinstance(value, (int, torch.SymInt)) else None
+        if node.target is torch.ops.aotlm.attention.default:
+            return self.attention(node)
+        handler = TABLE.get(node.target)
+        if handler is None:
+            self.unsupported[name] += 1
+            self.first_line.setdefault(name, self.location(node).source)
+            return _placeholder(self.type(node.meta["val"]))
+        arguments = [self.argument(argument) for argument in node.args]
+        options = {key: self.argument(value) for key, value in node.kwargs.items()}
+        result = handler(self.type(node.meta["val"]), *arguments, **options)
+        return _located(result, self.location(node), arguments)
+
+    def run(self) -> Graph:
+        self.placeholders()
+        outputs: list[Node] = []
+        for node in self.program.exported.graph.nodes:
+            if node.op == "call_function":
+                self.values[node] = self.call(node)
+            elif node.op == "output":
+                outputs = self.argument(node.args[0])
+        if self.unsupported:
+            listed = "; ".join(
+                f"{name} ({count}×, first at {self.first_line[name]})"
+                for name, count in sorted(self.unsupported.items())
+            )
+            raise UnsupportedOps(f"the model uses ops that are not supported: {listed}")
+        return build(self.inputs, outputs)
+
+
+def _short(lines: list[str]) -> str:
+    """Return the innermost source line that belongs to the model, without the folders."""
+    for line in reversed(lines):
+        path, number, *_ = line.removeprefix("File ").split(", ")
+        if "/torch/" not in path:
+            return f"{path.strip(chr(34)).rsplit('/', 1)[-1]}:{number.removeprefix('line ')}"
+    return "?"
+
+
+def _placeholder(type_: Any) -> Any:
+    """Return a value of the right type for an op that will be reported at the end."""
+    if isinstance(type_, list):
+        return [_placeholder(item) for item in type_]
+    return None if type_ is None else make(ops.INPUT, name="unsupported", type=type_)
+
+
+def _located(result: Any, location: Location, arguments: list[Any]) -> Any:
+    if isinstance(result, list):
+        return [_located(item, location, arguments) for item in result]
+    if not isinstance(result, Node) or any(result is argument for argument in arguments):
+        return result
+    return make(result.op, result.operands, location, **result.attrs)
+
+
+def to_graph(program: Program) -> Graph:
+    """Translate an exported program.
+
+    Returns a Graph with inputs tokens [1, T] i64, positions [1] i64 and each layer's caches, and
+    the logits [1, T, V] f32 of every row as output.
+
+    Raises:
+        UnsupportedOps: lists every ATen op without a Graph op, its count and first source line.
+    """
+    return _Importer(program).run()

@@ -1,0 +1,126 @@
+"""Capture: a transformers model without weights → two ExportedPrograms, prefill and decode.
+
+Both are f32 and made under FakeTensorMode, so a model of any size is captured in little memory.
+`tokens` is [1, T] i64 (T dynamic in prefill, 1 in decode), `positions` [1] i64 is the position of
+the first token; the result is the logits of every row, [1, T, V] f32.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from accelerate import init_empty_weights
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import AutoModelForCausalLM, PretrainedConfig
+
+from aotlm.capture import attention
+from aotlm.errors import AotlmError
+
+ROPE_TYPES: Final = ("default", "linear", "llama3", "yarn")
+N_EXAMPLE_TOKENS: Final = 7  # any number but 0 and 1, which torch.export would specialise
+
+
+class UnsupportedModel(AotlmError):
+    """The model's configuration asks for something that has no lowering."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """One exported entry point."""
+
+    exported: torch.export.ExportedProgram
+    buffers: Mapping[str, np.ndarray[Any, Any]]  # f32, by the model's own name
+
+
+class _Logits(torch.nn.Module):
+    """The model as a function of tokens and the first token's position alone."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        position_ids = positions[:, None] + torch.arange(tokens.shape[1])[None]
+        out = self.model(
+            input_ids=tokens, position_ids=position_ids, use_cache=False, attention_mask=None
+        )
+        return out.logits
+
+
+def _rope_types(config: PretrainedConfig) -> list[str]:
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = list(rope.values()) if all(isinstance(v, dict) for v in rope.values()) else [rope]
+    return [kind.get("rope_type", "default") for kind in kinds]
+
+
+def check_config(config: PretrainedConfig) -> None:
+    """Refuse what would capture quietly and compile wrong.
+
+    Raises:
+        UnsupportedModel: a rope type whose frequencies depend on the data.
+    """
+    unknown = sorted({kind for kind in _rope_types(config) if kind not in ROPE_TYPES})
+    if unknown:
+        raise UnsupportedModel(
+            f"the rope type {', '.join(unknown)} is not supported; supported are "
+            f"{', '.join(ROPE_TYPES)}"
+        )
+
+
+def _model(config: PretrainedConfig) -> torch.nn.Module:
+    config = copy.deepcopy(config)
+    model = AutoModelForCausalLM.from_config(
+        config, attn_implementation=attention.NAME, dtype=torch.float32
+    ).eval()
+    return model.requires_grad_(False)
+
+
+def _buffers(config: PretrainedConfig) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the values of the model's f32 buffers (rotary frequencies)."""
+    with init_empty_weights(include_buffers=False):
+        model = _model(config)
+    return {
+        name: buffer.to(torch.float32).numpy()
+        for name, buffer in sorted(model.named_buffers())
+        if buffer.is_floating_point() and not buffer.is_meta
+    }
+
+
+def _export(config: PretrainedConfig, decode: bool) -> torch.export.ExportedProgram:
+    n_tokens = 1 if decode else N_EXAMPLE_TOKENS
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        module = _Logits(_model(config))
+        example = (torch.zeros(1, n_tokens, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
+        dynamic = None if decode else ({1: torch.export.Dim.AUTO}, {})
+        exported = torch.export.export(module, example, dynamic_shapes=dynamic, strict=False)
+    return exported.run_decompositions()
+
+
+def trace(config: PretrainedConfig) -> tuple[Program, Program]:
+    """Return the prefill and the decode program of the model.
+
+    Raises:
+        AotlmError: the model does not trace into exactly one graph, with torch's reason.
+    """
+    check_config(config)
+    attention.register()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            buffers = _buffers(config)
+            prefill, decode = (Program(_export(config, decode), buffers) for decode in (False, True))
+        except AotlmError:
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split())[:400]
+            raise AotlmError(
+                f"{config.architectures or config.model_type} cannot be captured as one graph: "
+                f"{type(error).__name__}: {reason}; run with --debug for the trace"
+            ) from error
+    return prefill, decode

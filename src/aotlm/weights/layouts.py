@@ -1,0 +1,76 @@
+"""The storage layouts: one table entry for each (layout, dtype).
+
+A panel holds `panel` rows of a [N, K] matrix side by side, so that one vector load brings the same
+column k of all of them; `k_pack` neighbouring columns lie together for the bf16 dot product. N is
+padded to the panel and K to the pair, with zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+DTYPES: Final[Mapping[str, Any]] = {
+    "f32": np.dtype(np.float32),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Rows in a panel and columns in a pack; a panel of 0 means row-major."""
+
+    panel: int
+    k_pack: int
+
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape in the file of a logical (N,) or (N, K)."""
+        if not self.panel:
+            return shape
+        n_panels, n_packs = -(-shape[0] // self.panel), -(-shape[1] // self.k_pack)
+        tail = (self.panel,) if self.k_pack == 1 else (self.panel, self.k_pack)
+        return (n_panels, n_packs, *tail)
+
+    def store(self, rows: Array, out: Array, first_row: int) -> None:
+        """Write rows [n, K] from first_row on into the stored array `out`."""
+        if not self.panel:
+            out[first_row : first_row + len(rows)] = rows
+            return
+        n_packs = out.shape[1]
+        width = n_packs * self.k_pack
+        if rows.shape[1] != width:
+            rows = np.pad(rows, ((0, 0), (0, width - rows.shape[1])))
+        packed = out.reshape(out.shape[0], n_packs, self.panel, self.k_pack)
+        begin, row = 0, first_row
+        while begin < len(rows):
+            panel, at = divmod(row, self.panel)
+            count = min(self.panel - at, len(rows) - begin)
+            piece = rows[begin : begin + count].reshape(count, n_packs, self.k_pack)
+            packed[panel, :, at : at + count] = piece.transpose(1, 0, 2)
+            begin, row = begin + count, row + count
+
+    def load(self, stored: Array, shape: tuple[int, ...]) -> Array:
+        """Return the logical array of this shape, in the stored dtype."""
+        if not self.panel:
+            return stored
+        packed = stored.reshape(stored.shape[0], stored.shape[1], self.panel, self.k_pack)
+        rows = packed.transpose(0, 2, 1, 3).reshape(stored.shape[0] * self.panel, -1)
+        return rows[: shape[0], : shape[1]]
+
+
+LAYOUTS: Final[Mapping[tuple[str, str], Layout]] = {
+    ("vector", "f32"): Layout(0, 1),
+    ("matrix", "f32"): Layout(0, 1),
+    ("matrix", "f16"): Layout(0, 1),
+    ("matrix", "bf16"): Layout(0, 1),
+    ("panels", "f32"): Layout(64, 1),
+    ("panels", "f16"): Layout(64, 1),
+    ("panels", "bf16"): Layout(32, 2),
+}
