@@ -1,0 +1,1 @@
+"""Runs bundles made by aotlm: verifies them, maps the weights, generates text."""

@@ -1,0 +1,288 @@
+"""The schema of `manifest.json` and `model.json`; the compiler imports it from here.
+
+Decoding is strict: an unknown field, a missing one or a wrong type is an error. All JSON that is
+written has sorted keys, two spaces of indent and a final newline.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from aotlm_runtime.errors import ManifestInvalid
+
+FORMAT_VERSION = 1
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The base of everything that is stored as JSON."""
+
+
+class Bytes(Record, frozen=True, kw_only=True):
+    """A size in bytes, linear in the sizes of a call: const + T·x + R·x + C·x + threads·x.
+
+    T is the tokens of the call, R the rows of logits, C the positions of the cache.
+    """
+
+    const: int = 0
+    T: int = 0
+    R: int = 0
+    C: int = 0
+    threads: int = 0
+
+    def at(self, T: int = 0, R: int = 0, C: int = 0, threads: int = 0) -> int:
+        """Return the size in bytes for these sizes."""
+        return self.const + self.T * T + self.R * R + self.C * C + self.threads * threads
+
+
+class StateTensor(Record, frozen=True, kw_only=True):
+    """One tensor of the state; its offset and size in bytes are these numbers times C.
+
+    `shape` holds ints and expressions in C ("C/64"); `dtype` is f32, f16 or bf16. A rewindable
+    tensor needs no repair when the session goes back to an earlier position.
+    """
+
+    name: str
+    layer: int
+    dtype: str
+    shape: list[int | str]
+    offset_bytes_per_position: int
+    size_bytes_per_position: int
+    rewindable: bool
+
+
+class Abi(Record, frozen=True, kw_only=True):
+    """What the entry points take: the caller owns every buffer and sizes it from this.
+
+    `weights_size_bytes` is the size of the weight file's data section; `error_codes` maps what the
+    entry points return (as decimal text) to a sentence; `digest` is `abi_digest` of this.
+    """
+
+    version: int = 1
+    prefill: str = "_mlir_ciface_forward_prefill"
+    decode: str = "_mlir_ciface_forward_decode"
+    batch: int = 1
+    max_chunk_tokens: int = 512
+    position_block: int = 64
+    state: list[StateTensor]
+    state_bytes_per_position: int
+    prefill_workspace: Bytes
+    decode_workspace: Bytes
+    weights_size_bytes: int
+    weights_layout_digest: str
+    error_codes: dict[str, str]
+    digest: str
+
+
+class Model(Record, frozen=True, kw_only=True):
+    """The facts about a model; `vocab_size` is the width of a row of logits."""
+
+    source: str
+    revision: str | None
+    licence: str | None
+    architecture: str
+    dtype: str
+    n_parameters: int
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    hidden_size: int
+    vocab_size: int
+    context_length: int
+    bos_token_id: int | None
+    eos_token_ids: list[int]
+
+
+class SourceTensor(Record, frozen=True, kw_only=True):
+    """A tensor of the checkpoint that a model was made from."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    sha256: str
+
+
+class File(Record, frozen=True, kw_only=True):
+    """A file; `path` is relative, with forward slashes."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+
+
+class Library(Record, frozen=True, kw_only=True):
+    """The compiled model for one kind of CPU; `features` are flag names as archspec has them."""
+
+    target: str
+    cpu: str
+    features: list[str]
+    shared: str
+    static: str
+    header: str
+
+
+class ModelFile(Record, frozen=True, kw_only=True):
+    """`model.json`: what the stages after import need to know."""
+
+    format_version: int = FORMAT_VERSION
+    model: Model
+    abi: Abi
+    tokenizer_files: list[str]
+    source_tensors: list[SourceTensor]
+    toolchain: dict[str, str]
+    files: list[File]
+
+
+class Manifest(Record, frozen=True, kw_only=True):
+    """`manifest.json` of a bundle; `files` lists every file but itself, sorted by path."""
+
+    format_version: int = FORMAT_VERSION
+    model: Model
+    abi: Abi
+    libraries: list[Library]
+    weights: str = "weights.safetensors"
+    tokenizer_files: list[str]
+    toolchain: dict[str, str]
+    source_tensors: list[SourceTensor]
+    files: list[File]
+
+
+class _Version(msgspec.Struct):
+    format_version: int
+
+
+_Record = TypeVar("_Record", bound=Record)
+
+
+def encode(record: Record) -> bytes:
+    """Return the JSON text of a record, the same bytes for equal records."""
+    compact = msgspec.json.encode(record, order="sorted")
+    return msgspec.json.format(compact, indent=2) + b"\n"
+
+
+def decode(data: bytes, kind: type[_Record], name: str) -> _Record:
+    """Return the record that JSON text holds; `name` says in errors where the text is from.
+
+    Raises:
+        ManifestInvalid: the text is not JSON, or not exactly of this kind.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ManifestInvalid(
+            f"{name} is not a valid {_words(kind)}: {error}; "
+            "it was edited or made by another version, so get the file again"
+        ) from error
+
+
+def abi_digest(abi: Abi) -> str:
+    """Return the sha256, in hex, of the canonical JSON of all fields of `abi` but `digest`.
+
+    Canonical: keys sorted, no spaces, UTF-8, integers in decimal.
+    """
+    fields = msgspec.to_builtins(abi)
+    del fields["digest"]
+    return hashlib.sha256(msgspec.json.encode(fields, order="sorted")).hexdigest()
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Return the bundle manifest in the file `path`.
+
+    Raises:
+        ManifestInvalid: the file cannot be read, is no manifest, or contradicts itself.
+    """
+    return decode_manifest(_read(path), str(path))
+
+
+def decode_manifest(data: bytes, name: str) -> Manifest:
+    """Return the manifest that `data` holds, checked against itself; see `read_manifest`."""
+    _check_version(data, name)
+    manifest = decode(data, Manifest, name)
+    _check_abi(manifest.abi, name)
+    _check_paths(manifest, name)
+    return manifest
+
+
+def read_model_file(path: Path) -> ModelFile:
+    """Return the `model.json` at `path`.
+
+    Raises:
+        ManifestInvalid: the file cannot be read, is no such file, or contradicts itself.
+    """
+    data = _read(path)
+    _check_version(data, str(path))
+    model_file = decode(data, ModelFile, str(path))
+    _check_abi(model_file.abi, str(path))
+    return model_file
+
+
+def is_safe_path(path: str) -> bool:
+    """Say whether `path` is relative, normal, with forward slashes, and stays in its folder."""
+    parts = path.split("/")
+    printable = path.isprintable() and "\\" not in path
+    return printable and all(part not in ("", ".", "..") for part in parts)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ManifestInvalid(
+            f"cannot read {path}: {error.strerror}; give the folder or archive that holds it"
+        ) from error
+
+
+def _words(kind: type[Record]) -> str:
+    return {"Manifest": "manifest", "ModelFile": "model description"}.get(
+        kind.__name__, kind.__name__
+    )
+
+
+def _check_version(data: bytes, name: str) -> None:
+    version = decode_version(data, name)
+    if version != FORMAT_VERSION:
+        raise ManifestInvalid(
+            f"{name} has format version {version}, but this program reads version "
+            f"{FORMAT_VERSION}; use the release of aotlm that made it"
+        )
+
+
+def decode_version(data: bytes, name: str) -> int:
+    """Return the format version alone, so that files of other versions are named as such."""
+    try:
+        return msgspec.json.decode(data, type=_Version).format_version
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ManifestInvalid(
+            f"{name} has no readable format version: {error}; get the file again"
+        ) from error
+
+
+def _check_abi(abi: Abi, name: str) -> None:
+    digest = abi_digest(abi)
+    if abi.digest != digest:
+        raise ManifestInvalid(
+            f"{name} was edited: its ABI has the digest {digest}, but it states {abi.digest}; "
+            "get the file again"
+        )
+
+
+def _check_paths(manifest: Manifest, name: str) -> None:
+    listed = [file.path for file in manifest.files]
+    unsafe = [path for path in listed if not is_safe_path(path)]
+    if unsafe:
+        raise ManifestInvalid(
+            f"{name} lists the path {unsafe[0]!r}, which is not a plain relative path; "
+            "do not use this bundle"
+        )
+    if listed != sorted(set(listed)):
+        raise ManifestInvalid(
+            f"{name} lists its files twice or out of order; make the bundle again"
+        )
+    libraries = [path for lib in manifest.libraries for path in (lib.shared, lib.static, lib.header)]
+    for path in (manifest.weights, *manifest.tokenizer_files, *libraries):
+        if path not in listed:
+            raise ManifestInvalid(
+                f"{name} uses the file {path!r} but does not list it; make the bundle again"
+            )

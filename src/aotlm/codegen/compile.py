@@ -1,0 +1,139 @@
+"""The compile stage: the import folder's MLIR to the libraries for one target."""
+
+import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from aotlm.codegen import link
+from aotlm.codegen.header import HEADER_NAME, model_header
+from aotlm.codegen.lower import Lowering, check_dump_after, check_symbols, lower_module
+from aotlm.errors import AotlmError
+from aotlm.outputs import new_folder
+from aotlm.progress import Progress, silent
+from aotlm.targets import Target, resolve_target
+from aotlm_runtime.manifest import Library, ModelFile, encode
+
+MODULES = ("forward_prefill", "subgraph0_prefill", "forward_decode", "subgraph0_decode")
+THREADS_SOURCE = Path(__file__).with_name("threads.c")
+
+_TOOLS_PER_MODULE = 4
+_STEPS = 1 + _TOOLS_PER_MODULE * len(MODULES) + 3
+
+
+def compile_import(
+    out_dir: Path,
+    target_name: str,
+    *,
+    dump_after: str | None = None,
+    progress: Progress = silent,
+) -> Library:
+    """Compile `out_dir/import` into `out_dir/lib/<target>` and describe what was made.
+
+    With `dump_after` (a step's name, or "all") the IR after it goes to `out_dir/dump/<target>`.
+
+    Raises:
+        UsageError: the target or the step is unknown.
+        AotlmError: the import is missing or broken, or a tool failed; its input is then kept in
+            `out_dir/lib/<target>.failed`.
+    """
+    check_dump_after(dump_after)
+    target = resolve_target(target_name)
+    model = read_model_file(out_dir / "import")
+    failed = out_dir / "lib" / f"{target.name}.failed"
+    shutil.rmtree(failed, ignore_errors=True)
+    with (
+        new_folder(out_dir / "lib" / target.name) as made,
+        tempfile.TemporaryDirectory(prefix="aotlm-compile-") as scratch,
+    ):
+        how = Lowering(
+            target,
+            Path(scratch),
+            failed,
+            dump=out_dir / "dump" / target.name if dump_after else None,
+            dump_after=dump_after,
+        )
+        _build(out_dir / "import", model, how, made, progress)
+        library = _describe(target)
+        (made / "library.json").write_bytes(encode(library))
+    return library
+
+
+def read_model_file(import_dir: Path) -> ModelFile:
+    """Read `import_dir/model.json`.
+
+    Raises:
+        AotlmError: it is missing, or not what this version of `inv import` writes.
+    """
+    path = import_dir / "model.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ModelFile)
+    except FileNotFoundError:
+        raise AotlmError(f"{path} is missing; run inv import first") from None
+    except msgspec.MsgspecError as error:
+        raise AotlmError(
+            f"{path} is not a model description that this version reads ({error}); "
+            "run inv import --force again"
+        ) from None
+
+
+def _build(
+    import_dir: Path, model: ModelFile, how: Lowering, made: Path, progress: Progress
+) -> None:
+    count = iter(range(1, _STEPS + 1))
+
+    def done(what: str) -> None:
+        progress(next(count), _STEPS, what)
+
+    texts = _fill_kernels(import_dir, how.target)
+    done("kernels")
+    # Two at a time: each tool is one process of some hundred MB at most.
+    with ThreadPoolExecutor(max_workers=2) as workers:
+        jobs = [workers.submit(lower_module, name, texts[name], how, done) for name in MODULES]
+        objects = [job.result() for job in jobs]
+    objects += _c_objects(model, how)
+    check_symbols(objects, how.failed)
+    done("thread pool")
+    link.link_static(objects, made, how.failed)
+    done("static library")
+    link.link_shared(objects, made, how.work, how.failed)
+    done("shared library")
+    header = made / "include" / HEADER_NAME
+    header.parent.mkdir()
+    header.write_text(model_header(model), encoding="utf-8")
+
+
+def _fill_kernels(import_dir: Path, target: Target) -> dict[str, str]:
+    from aotlm.kernels import fill_kernels  # the MLIR bindings take long to load
+
+    texts = {}
+    for name in MODULES:
+        path = import_dir / f"{name}.mlir"
+        if not path.is_file():
+            raise AotlmError(f"{path} is missing; run inv import --force again")
+        texts[name] = fill_kernels(path, target)
+    return texts
+
+
+def _c_objects(model: ModelFile, how: Lowering) -> list[Path]:
+    abi = how.work / "abi.c"
+    abi.write_text(
+        "const char *aotlm_abi_digest(void);\n"
+        f'const char *aotlm_abi_digest(void) {{ return "{model.abi.digest}"; }}\n',
+        encoding="utf-8",
+    )
+    return link.compile_c((THREADS_SOURCE, abi), how.work, how.failed)
+
+
+def _describe(target: Target) -> Library:
+    folder = f"lib/{target.name}"
+    return Library(
+        target=target.name,
+        cpu=target.cpu,
+        features=list(target.cpu_flags),
+        shared=f"{folder}/{link.SHARED_NAME}",
+        static=f"{folder}/{link.STATIC_NAME}",
+        header=f"{folder}/include/{HEADER_NAME}",
+    )

@@ -1,0 +1,93 @@
+"""C sources to objects, objects to the static and the shared library."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from aotlm.codegen.tools import Step, run_tool, tool_path, zig_cc
+
+# The oldest glibc that the shared library runs on (2018: Debian 10, RHEL 8, Ubuntu 20.04).
+LINK_TARGET = "x86_64-linux-gnu.2.28"
+EXPORTS = (
+    "_mlir_ciface_forward_decode",
+    "_mlir_ciface_forward_prefill",
+    "aotlm_abi_digest",
+    "aotlm_set_threads",
+)
+STATIC_NAME = "libaotlm_model.a"
+SHARED_NAME = "libaotlm_model.so"
+
+_COMPILE = ("-std=c11", "-O2", "-g0", "-fPIC", "-fno-ident", "-ffunction-sections", "-c")
+# nodelete: the pool's threads wait inside the library, so it cannot be unloaded.
+_LINK = (
+    "-shared",
+    "-O2",
+    "-s",
+    "-Wl,--build-id=none",
+    "-Wl,--gc-sections",
+    "-Wl,-z,defs",
+    "-Wl,-z,nodelete",
+    f"-Wl,-soname,{SHARED_NAME}",
+)
+
+
+def compile_c(sources: Sequence[Path], work: Path, failed: Path) -> list[Path]:
+    """Compile each C file to an object of the same stem in `work`."""
+    objects = []
+    for source in sources:
+        local = work / source.name
+        if source != local:
+            shutil.copyfile(source, local)
+        # Names relative to the folder: objects carry the name of their source.
+        command = (*zig_cc(), "-target", LINK_TARGET, *_COMPILE, local.name)
+        output = f"{source.stem}.o"
+        run_tool(
+            Step((*command, "-o", output), Path(local.name)), failed, env=_zig_env(work), cwd=work
+        )
+        objects.append(work / output)
+    return objects
+
+
+def link_static(objects: Sequence[Path], out: Path, failed: Path) -> Path:
+    """Write the archive, its members in the given order with no times, users or paths."""
+    library = out / STATIC_NAME
+    command = (str(tool_path("llvm-ar")), "rcsD", str(library), *map(str, objects))
+    run_tool(Step(command, objects[0]), failed)
+    return library
+
+
+def link_shared(objects: Sequence[Path], out: Path, work: Path, failed: Path) -> Path:
+    """Link the shared library that exports EXPORTS and nothing else."""
+    script = work / "exports.map"
+    names = "".join(f" {name};" for name in EXPORTS)
+    script.write_text(f"{{ global:{names} local: *; }};\n", encoding="utf-8")
+    library = out / SHARED_NAME
+    command = (
+        *zig_cc(),
+        *("-target", LINK_TARGET, *_LINK),
+        f"-Wl,--version-script={script.name}",
+        *(path.name for path in objects),
+        *("-lm", "-lpthread", "-o", str(library)),
+    )
+    run_tool(Step(command, Path(objects[0].name)), failed, env=_zig_env(work), cwd=work)
+    library.chmod(0o755)
+    return library
+
+
+def _zig_env(work: Path) -> dict[str, str]:
+    """Zig's own start files and libc stubs are kept in the user's cache, all else in `work`."""
+    env = dict(os.environ)
+    env["ZIG_LOCAL_CACHE_DIR"] = str(work / "zig-cache")
+    env["ZIG_GLOBAL_CACHE_DIR"] = str(_user_cache() or work / "zig-global-cache")
+    return env
+
+
+def _user_cache() -> Path | None:
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        cache = (Path(base) if base else Path.home() / ".cache") / "aotlm" / "zig"
+        cache.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):
+        return None
+    return cache if os.access(cache, os.W_OK) else None

@@ -1,0 +1,67 @@
+"""Outputs that are whole or absent: written beside their final name, then renamed."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from aotlm.errors import AotlmError
+
+
+@contextmanager
+def new_folder(final: Path) -> Iterator[Path]:
+    """Yield an empty folder that becomes `final`, replacing it, when the block succeeds.
+
+    Raises:
+        AotlmError: the disk is full or the place cannot be written.
+    """
+    with _plain_errors(final):
+        final.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".tmp", dir=final.parent))
+        made.chmod(0o755)
+        try:
+            yield made
+            _replace_folder(made, final)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+@contextmanager
+def new_file(final: Path) -> Iterator[Path]:
+    """Yield a path beside `final`; the file written there becomes `final` when the block succeeds.
+
+    Raises:
+        AotlmError: the disk is full or the place cannot be written.
+    """
+    with _plain_errors(final):
+        final.parent.mkdir(parents=True, exist_ok=True)
+        made = final.with_name(f".{final.name}.{os.getpid()}.tmp")
+        try:
+            yield made
+            os.replace(made, final)
+        finally:
+            made.unlink(missing_ok=True)
+
+
+def _replace_folder(made: Path, final: Path) -> None:
+    """Put `made` in the place of `final`; only an empty moment lies between the two renames."""
+    old = made.with_suffix(".old")
+    if final.exists():
+        os.rename(final, old)
+    os.rename(made, final)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def _plain_errors(final: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        where = f" ({error.filename})" if error.filename else ""
+        raise AotlmError(
+            f"{final} was not written: {reason}{where}; make room or choose another place, "
+            "then run the same command again"
+        ) from error

@@ -1,0 +1,63 @@
+"""Turn products with a weight into `linear`, whose weight is [N, K] however it was stored.
+
+`x · permute(w)` reads w as it lies; `x · w` (Conv1D) reads it transposed, which the weight file
+settles once. Views of a linear's rows move before it, where they meet their opposites.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from aotlm.graph import ops
+from aotlm.graph.ir import Graph, Node, make, rewrite
+
+
+def _weight(node: Node) -> Node | None:
+    """Return the [N, K] parameter that the [K, N] operand of a product comes from."""
+    if node.op is ops.PERMUTE and node.operands[0].op is ops.PARAMETER:
+        return node.operands[0] if node.attrs["dims"] == (1, 0) else None
+    if node.op is not ops.PARAMETER:
+        return None
+    weight = node.attrs["weight"]
+    sources = tuple(dataclasses.replace(source, transposed=True) for source in weight.sources)
+    turned = dataclasses.replace(weight, sources=sources, shape=weight.shape[::-1])
+    return make(ops.PARAMETER, location=node.location, weight=turned)
+
+
+@dataclass(frozen=True)
+class FoldTransposes:
+    """matmul → linear."""
+
+    name: str = "fold-transposes"
+
+    def apply(self, graph: Graph) -> Graph:
+        """Return the Graph without products of weights."""
+
+        def rule(node: Node, operands: tuple[Node, ...]) -> Node | None:
+            if node.op is ops.MATMUL:
+                weight = _weight(operands[1])
+                return weight and make(ops.LINEAR, [operands[0], weight], node.location)
+            if node.op is ops.ADD:
+                return _with_bias(operands)
+            return _view(node, operands[0]) if node.op is ops.VIEW else None
+
+        return rewrite(graph, rule)
+
+
+def _with_bias(operands: tuple[Node, ...]) -> Node | None:
+    """linear + parameter [N] → linear with a bias."""
+    for linear, bias in (operands, operands[::-1]):
+        plain = linear.op is ops.LINEAR and not linear.attrs.get("bias")
+        if plain and bias.op is ops.PARAMETER and bias.shape == (linear.shape[-1],):
+            return make(ops.LINEAR, [*linear.operands, bias], linear.location, bias=True)
+    return None
+
+
+def _view(node: Node, linear: Node) -> Node | None:
+    """A view of a linear's rows → the linear of that view."""
+    if linear.op is not ops.LINEAR or node.shape[-1] != linear.shape[-1]:
+        return None
+    x, *parameters = linear.operands
+    viewed = make(ops.VIEW, [x], node.location, shape=(*node.shape[:-1], x.shape[-1]))
+    return make(ops.LINEAR, [viewed, *parameters], linear.location, **linear.attrs)

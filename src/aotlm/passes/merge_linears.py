@@ -1,0 +1,62 @@
+"""Linears that read the same input become one (Q, K and V above all): fewer, larger kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aotlm.graph import ops
+from aotlm.graph.ir import Graph, Node, make, rewrite
+from aotlm.passes.weight_parts import concatenated, zeros
+
+
+def _mergeable(node: Node) -> bool:
+    return node.op is ops.LINEAR and set(
+        name for name, value in node.attrs.items() if value not in (None, False)
+    ) <= {"bias"}
+
+
+def _merged(group: list[Node], x: Node) -> Node:
+    weights = [node.operands[1].attrs["weight"] for node in group]
+    operands = [x, make(ops.PARAMETER, weight=concatenated(weights))]
+    bias = any(node.attrs.get("bias") for node in group)
+    if bias:
+        biases = [
+            node.operands[2].attrs["weight"]
+            if node.attrs.get("bias")
+            else zeros(weight.shape[0], f"{weight.name.removesuffix('.weight')}.bias")
+            for node, weight in zip(group, weights, strict=True)
+        ]
+        joined = concatenated(biases)
+        operands.append(make(ops.PARAMETER, weight=joined))
+    return make(ops.LINEAR, operands, group[0].location, bias=bias)
+
+
+@dataclass(frozen=True)
+class MergeLinears:
+    """Several linears of one input → one linear and slices of its result."""
+
+    name: str = "merge-linears"
+
+    def apply(self, graph: Graph) -> Graph:
+        """Return the Graph with at most one plain linear for each value."""
+        groups: dict[Node, list[Node]] = {}
+        for node in graph.nodes:
+            if _mergeable(node):
+                groups.setdefault(node.operands[0], []).append(node)
+        merged: dict[Node, Node] = {}
+
+        def rule(node: Node, operands: tuple[Node, ...]) -> Node | None:
+            group = groups.get(node.operands[0], []) if _mergeable(node) else []
+            if len(group) < 2:
+                return None
+            if node.operands[0] not in merged:
+                merged[node.operands[0]] = _merged(group, operands[0])
+            whole = merged[node.operands[0]]
+            before = group[: group.index(node)]
+            start = sum(int(str(other.shape[-1])) for other in before)
+            return make(
+                ops.SLICE, [whole], node.location,
+                dim=len(node.shape) - 1, start=start, end=start + node.shape[-1], step=1,
+            )  # fmt: skip
+
+        return rewrite(graph, rule)

@@ -1,0 +1,28 @@
+"""Choose the layout of each weight: panels for linears (and what is tied to one), rows for the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from aotlm.graph import ops
+from aotlm.graph.ir import Graph, Node, make, rewrite
+
+
+@dataclass(frozen=True)
+class PackWeights:
+    """Set the layout of the linears' weights."""
+
+    name: str = "pack-weights"
+
+    def apply(self, graph: Graph) -> Graph:
+        """Return the Graph with the kernels' layouts."""
+        panels = {node.operands[1] for node in graph.nodes if node.op is ops.LINEAR}
+
+        def rule(node: Node, operands: tuple[Node, ...]) -> Node | None:
+            if node.op is not ops.PARAMETER or node not in panels:
+                return None
+            weight = dataclasses.replace(node.attrs["weight"], layout="panels")
+            return make(ops.PARAMETER, location=node.location, weight=weight)
+
+        return rewrite(graph, rule)

@@ -1,0 +1,35 @@
+"""The pipeline of Graph passes, as data."""
+
+from __future__ import annotations
+
+from aotlm.passes.base import Pass
+from aotlm.passes.canonicalize import Canonicalize
+from aotlm.passes.fold_transposes import FoldTransposes
+from aotlm.passes.fuse_epilogues import FuseEpilogues
+from aotlm.passes.mark_storage import MarkStorage
+from aotlm.passes.merge_linears import MergeLinears
+from aotlm.passes.pack_weights import PackWeights
+from aotlm.passes.recognize_activations import RecognizeActivations
+from aotlm.passes.recognize_gated_mlp import RecognizeGatedMlp
+from aotlm.passes.recognize_norms import RecognizeNorms
+from aotlm.passes.recognize_rotary import RecognizeRotary
+from aotlm.passes.specialize_attention import SpecializeAttention
+
+
+def graph_pipeline(dtype: str) -> tuple[Pass, ...]:
+    """Return the passes from a captured Graph to one that can be partitioned."""
+    return (
+        Canonicalize(),
+        FoldTransposes(),
+        Canonicalize(),
+        RecognizeNorms(),
+        RecognizeRotary(),
+        RecognizeActivations(),
+        RecognizeGatedMlp(),
+        FuseEpilogues(),
+        MergeLinears(),
+        SpecializeAttention(),
+        MarkStorage(dtype),
+        PackWeights(),
+        Canonicalize(),
+    )

@@ -1,0 +1,110 @@
+"""Gated MLPs: act(gate(x)) · up(x) becomes one linear whose epilogue holds the gate.
+
+gate and up are two linears of the same x, or two halves of one (a fused checkpoint tensor).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Final
+
+from aotlm.graph import ops
+from aotlm.graph.ir import Graph, Node, Op, make, rewrite, users, with_operands
+from aotlm.passes.match import either_order
+from aotlm.passes.weight_parts import joined_name, rows_of, zeros
+from aotlm.weights.weight import GATE_GROUP, Source, Weight
+
+ACTIVATIONS: Final[dict[Op, str]] = {
+    ops.SILU: "silu",
+    ops.GELU: "gelu",
+    ops.GELU_TANH: "gelu_tanh",
+    ops.RELU: "relu",
+    ops.SIGMOID: "sigmoid",
+}
+
+
+@dataclass(frozen=True)
+class _Half:
+    """Rows [begin, end) of a linear without an epilogue."""
+
+    linear: Node
+    begin: int
+    end: int
+
+    def sources(self) -> tuple[Source, Source | None]:
+        """Return the rows' source in the weight and in the bias."""
+        weight, *bias = (node.attrs["weight"] for node in self.linear.operands[1:])
+        return (
+            rows_of(weight, self.begin, self.end),
+            rows_of(bias[0], self.begin, self.end) if bias else None,
+        )
+
+
+def _half(node: Node) -> _Half | None:
+    begin, end, linear = 0, node.shape[-1], node
+    if node.op is ops.SLICE and node.attrs["dim"] == len(node.shape) - 1:
+        begin, end, linear = node.attrs["start"], node.attrs["end"], node.operands[0]
+    plain = linear.op is ops.LINEAR and not any(
+        linear.attrs.get(name) for name in ("gate", "activation", "scale", "softcap", "residual")
+    )
+    if not plain or not isinstance(end, int):
+        return None
+    if any(len(operand.attrs["weight"].sources) > 1 for operand in linear.operands[1:]):
+        return None
+    return _Half(linear, begin, end)
+
+
+def _interleaved(name: str, gate: Source, up: Source, like: Weight, n: int) -> Weight:
+    padded = -(-n // GATE_GROUP) * GATE_GROUP
+    return dataclasses.replace(
+        like, name=name, sources=(gate, up), arrangement="gate_up",
+        shape=(2 * padded, *like.shape[1:]),
+    )  # fmt: skip
+
+
+def _fuse(node: Node, gate: _Half, up: _Half, activation: str) -> Node:
+    n = gate.end - gate.begin
+    (gate_weight, gate_bias), (up_weight, up_bias) = gate.sources(), up.sources()
+    like = gate.linear.operands[1].attrs["weight"]
+    names = list(dict.fromkeys((gate_weight.tensor, up_weight.tensor)))
+    weight = _interleaved(joined_name(names), gate_weight, up_weight, like, n)
+    operands = [gate.linear.operands[0], make(ops.PARAMETER, weight=weight)]
+    bias = gate_bias is not None or up_bias is not None
+    if bias:
+        none = zeros(n, "").sources[0]
+        names = [s.tensor for s in (gate_bias, up_bias) if s is not None]
+        like = zeros(n, "")
+        merged = _interleaved(
+            joined_name(list(dict.fromkeys(names))), gate_bias or none, up_bias or none, like, n
+        )
+        operands.append(make(ops.PARAMETER, weight=merged))
+    return make(ops.LINEAR, operands, node.location, bias=bias, gate=activation, n_out=n)
+
+
+@dataclass(frozen=True)
+class RecognizeGatedMlp:
+    """act(linear) · linear → linear with a gate."""
+
+    name: str = "recognize-gated-mlp"
+
+    def apply(self, graph: Graph) -> Graph:
+        """Return the Graph with gated linears."""
+        readers = users(graph)
+
+        def rule(node: Node, operands: tuple[Node, ...]) -> Node | None:
+            new = with_operands(node, operands)
+            for old, (active, value) in zip(
+                either_order(node, ops.MUL), either_order(new, ops.MUL), strict=True
+            ):
+                activation = ACTIVATIONS.get(active.op)
+                if activation is None or any(len(readers[operand]) > 1 for operand in old):
+                    continue
+                gate, up = _half(active.operands[0]), _half(value)
+                if gate is None or up is None or gate.end - gate.begin != up.end - up.begin:
+                    continue
+                if gate.linear.operands[0] is up.linear.operands[0]:
+                    return _fuse(new, gate, up, activation)
+            return None
+
+        return rewrite(graph, rule)
