@@ -5,8 +5,6 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import msgspec
-
 from aotlm.codegen import link
 from aotlm.codegen.header import HEADER_NAME, model_header
 from aotlm.codegen.lower import Lowering, check_dump_after, check_symbols, lower_module
@@ -14,7 +12,9 @@ from aotlm.errors import AotlmError
 from aotlm.outputs import new_folder
 from aotlm.progress import Progress, silent
 from aotlm.targets import Target, resolve_target
-from aotlm_runtime.manifest import Library, ModelFile, encode
+from aotlm_runtime import manifest
+from aotlm_runtime.errors import AotlmRuntimeError
+from aotlm_runtime.manifest import Library, ModelFile
 
 MODULES = ("forward_prefill", "subgraph0_prefill", "forward_decode", "subgraph0_decode")
 THREADS_SOURCE = Path(__file__).with_name("threads.c")
@@ -57,7 +57,7 @@ def compile_import(
         )
         _build(out_dir / "import", model, how, made, progress)
         library = _describe(target)
-        (made / "library.json").write_bytes(encode(library))
+        (made / "library.json").write_bytes(manifest.encode(library))
     return library
 
 
@@ -68,15 +68,12 @@ def read_model_file(import_dir: Path) -> ModelFile:
         AotlmError: it is missing, or not what this version of `inv import` writes.
     """
     path = import_dir / "model.json"
+    if not path.is_file():
+        raise AotlmError(f"{path} is missing; run inv import first")
     try:
-        return msgspec.json.decode(path.read_bytes(), type=ModelFile)
-    except FileNotFoundError:
-        raise AotlmError(f"{path} is missing; run inv import first") from None
-    except msgspec.MsgspecError as error:
-        raise AotlmError(
-            f"{path} is not a model description that this version reads ({error}); "
-            "run inv import --force again"
-        ) from None
+        return manifest.read_model_file(path)
+    except AotlmRuntimeError as error:
+        raise AotlmError(f"{error}; run inv import --force again") from None
 
 
 def _build(

@@ -43,6 +43,13 @@ def step_names() -> tuple[str, ...]:
     return (STAGES[0], *passes, *STAGES[1:])
 
 
+def step_list() -> str:
+    """Return every step, one a line, as it is run."""
+    passes = (f"mlir-opt: {entry}" for entry in pipelines.MLIR_TO_LLVM_DIALECT)
+    tools = ("mlir-translate", f"opt {' '.join(pipelines.OPT)}", f"llc {' '.join(pipelines.LLC)}")
+    return "\n".join((STAGES[0], *passes, *tools))
+
+
 def check_dump_after(step: str | None) -> None:
     """Raise a UsageError when there is no step of that name."""
     if step is not None and step != "all" and step not in step_names():

@@ -1,0 +1,30 @@
+"""Memory from the kernel: files mapped read-only, and zeroed buffers that nobody has touched."""
+
+import mmap
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+PAGE = mmap.ALLOCATIONGRANULARITY
+
+
+def map_file(fd: int, offset: int, size_bytes: int) -> NDArray[np.int8]:
+    """Return `size_bytes` of a file, read-only and not copied; `offset` is a multiple of PAGE."""
+    mapped = mmap.mmap(fd, size_bytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ, offset=offset)
+    return np.frombuffer(mapped, np.int8)
+
+
+def zeros(size_bytes: int) -> NDArray[np.int8]:
+    """Return zeroed memory, aligned to a page, of which only touched pages become resident."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return np.frombuffer(mmap.mmap(-1, max(size_bytes, 1), flags=flags), np.int8)[:size_bytes]
+
+
+def clear(buffer: NDArray[Any]) -> None:
+    """Make memory from `zeros` zero again and give its pages back."""
+    owner = buffer
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    base: Any = owner.base
+    getattr(base, "obj", base).madvise(mmap.MADV_DONTNEED)

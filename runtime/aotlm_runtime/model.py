@@ -1,0 +1,237 @@
+"""A loaded bundle: generates text, keeps a chat."""
+
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aotlm_runtime import cpu
+from aotlm_runtime.bundle import Bundle, Progress, open_bundle
+from aotlm_runtime.errors import OptionInvalid
+from aotlm_runtime.generate import FinishReason, generate
+from aotlm_runtime.library import CompiledModel, choose_library
+from aotlm_runtime.manifest import Manifest
+from aotlm_runtime.session import Session
+from aotlm_runtime.text import Text
+
+# A cache for a model's full context can need more memory than its weights; this is the default.
+DEFAULT_CONTEXT = 4096
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an answer took. `prefilled` of the `prompt_tokens` were computed, the rest reused.
+
+    `prefill_seconds` lead to the first token; `decode_seconds` to all others.
+    """
+
+    prompt_tokens: int
+    prefilled: int
+    generated: int
+    prefill_seconds: float
+    decode_seconds: float
+    finish: FinishReason | None
+
+
+@dataclass(frozen=True)
+class LoadTimes:
+    """Seconds that opening a bundle took; `verify` is part of none of the others."""
+
+    verify_seconds: float
+    load_seconds: float
+
+
+class Model:
+    """A bundle in memory, with one sequence of tokens.
+
+    `last` tells what the latest answer took; None before the first.
+    """
+
+    def __init__(
+        self, manifest: Manifest, session: Session, text: Text, times: LoadTimes = LoadTimes(0, 0)
+    ) -> None:
+        self.manifest = manifest
+        self.session = session
+        self.text = text
+        self.times = times
+        self.last: Answer | None = None
+        self._eos_ids = frozenset(manifest.model.eos_token_ids)
+        self._vocabulary = min(text.vocabulary, manifest.model.vocab_size)
+
+    def generate(
+        self, prompt: str, *, max_tokens: int | None = None, raw: bool = False
+    ) -> Iterator[str]:
+        """Yield the answer to `prompt` in pieces of whole characters.
+
+        With `raw`, and for models without a chat template, the model continues the prompt.
+
+        Raises:
+            ContextExceeded: the prompt is longer than the context.
+        """
+        if raw or self.text.template is None:
+            ids = self.text.encode(prompt)
+        else:
+            ids = self.text.encode_chat([{"role": "user", "content": prompt}])
+        return self.stream(ids, max_tokens=max_tokens)
+
+    def chat(self) -> "Chat":
+        """Start a chat; the cache is shared with whatever else the model does."""
+        return Chat(self)
+
+    def stream(self, ids: Sequence[int], *, max_tokens: int | None = None) -> Iterator[str]:
+        """Yield the text after a prompt of token ids; only ids that are not cached are computed."""
+        started = time.perf_counter()
+        prefilled = len(ids) - self.session.reuse(ids)
+        logits = self.session.prefill(ids[-prefilled:])
+        first = time.perf_counter()
+        tokens = _Counted(
+            generate(
+                self.session,
+                logits,
+                eos_ids=self._eos_ids,
+                vocabulary=self._vocabulary,
+                max_tokens=max_tokens,
+            )
+        )
+        detokenizer = self.text.detokenizer()
+        try:
+            for token in tokens:
+                if piece := detokenizer.push(token):
+                    yield piece
+            if piece := detokenizer.finish():
+                yield piece
+        finally:
+            self.last = Answer(
+                prompt_tokens=len(ids),
+                prefilled=prefilled,
+                generated=tokens.count,
+                prefill_seconds=first - started,
+                decode_seconds=time.perf_counter() - first,
+                finish=tokens.result,
+            )
+
+
+class Chat:
+    """Messages to and fro. Turns share the cache, so only what is new is prefilled."""
+
+    def __init__(self, model: Model) -> None:
+        self.messages: list[dict[str, str]] = []
+        self._model = model
+
+    def send(self, text: str, *, max_tokens: int | None = None) -> Iterator[str]:
+        """Yield the answer to `text`; history keeps both, also if the caller stops early.
+
+        Raises:
+            ContextExceeded: the history no longer fits; it is left as it was.
+        """
+        asked = [*self.messages, {"role": "user", "content": text}]
+        ids = self._model.text.encode_chat(asked)
+        pieces: list[str] = []
+        try:
+            for piece in self._model.stream(ids, max_tokens=max_tokens):
+                pieces.append(piece)
+                yield piece
+        finally:
+            if pieces:
+                self.messages = [*asked, {"role": "assistant", "content": "".join(pieces)}]
+
+
+class _Counted:
+    """A generator of ids that remembers how many it gave and why it ended."""
+
+    def __init__(self, tokens: Generator[int, None, FinishReason]) -> None:
+        self.count = 0
+        self.result: FinishReason | None = None
+        self._tokens = tokens
+
+    def __iter__(self) -> Iterator[int]:
+        self.result = yield from self._each()
+
+    def _each(self) -> Generator[int, None, FinishReason]:
+        while True:
+            try:
+                token = next(self._tokens)
+            except StopIteration as end:
+                return end.value
+            self.count += 1
+            yield token
+
+
+def load(
+    bundle: str | Path,
+    *,
+    threads: int | None = None,
+    context: int | None = None,
+    verify: bool = True,
+    progress: Progress | None = None,
+) -> Model:
+    """Load a bundle: a folder, a `.tar` or a `.tar.zst`.
+
+    `threads` is by default the physical cores that this process may use; `context` the smaller of
+    the model's and 4096. Without `verify`, digests of the weights are not compared.
+
+    Raises:
+        AotlmRuntimeError: a subclass that says what is wrong.
+    """
+    with open_bundle(bundle) as opened:
+        return load_opened(
+            opened, threads=threads, context=context, verify=verify, progress=progress
+        )
+
+
+def load_opened(
+    bundle: Bundle,
+    *,
+    threads: int | None = None,
+    context: int | None = None,
+    verify: bool = True,
+    progress: Progress | None = None,
+) -> Model:
+    """Load an open bundle, which may be closed afterwards; see `load`."""
+    manifest = bundle.manifest
+    length = _context(context, manifest.model.context_length)
+    n_threads = _threads(threads)
+    library = choose_library(manifest.libraries, cpu.cpu_features())
+    started = time.perf_counter()
+    if verify:
+        bundle.verify(progress or (lambda n_bytes: None))
+    verified = time.perf_counter()
+    compiled = CompiledModel(bundle.read(library.shared), manifest.abi)
+    files = {path.rpartition("/")[2]: bundle.read(path) for path in manifest.tokenizer_files}
+    text = Text(files)
+    session = Session(
+        compiled,
+        manifest.abi,
+        bundle.map_weights(),
+        manifest.model.vocab_size,
+        length,
+        n_threads,
+    )
+    times = LoadTimes(verified - started, time.perf_counter() - verified)
+    return Model(manifest, session, text, times)
+
+
+def _context(wanted: int | None, longest: int) -> int:
+    if wanted is None:
+        return min(longest, DEFAULT_CONTEXT)
+    if not 1 <= wanted <= longest:
+        raise OptionInvalid(
+            f"a context of {wanted} tokens is not possible: the model takes 1 to {longest}; "
+            "choose a number between them"
+        )
+    return wanted
+
+
+def _threads(wanted: int | None) -> int:
+    if wanted is None:
+        return cpu.default_threads()
+    if not 1 <= wanted <= MAX_THREADS:
+        raise OptionInvalid(
+            f"{wanted} threads are not possible: the thread pool takes 1 to {MAX_THREADS}; "
+            "choose a number between them"
+        )
+    return wanted
+
+
+# The size of the compiled library's thread pool.
+MAX_THREADS = 256

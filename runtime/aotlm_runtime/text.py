@@ -1,0 +1,141 @@
+"""Text to ids and back: the tokenizer of a bundle and its chat template."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from aotlm_runtime.detokenizer import Detokenizer
+from aotlm_runtime.errors import PromptInvalid, TokenizerInvalid
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from aotlm_runtime.template import ChatTemplate, Message
+
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
+
+
+class Text:
+    """A tokenizer and, if the model has one, its chat template.
+
+    `vocabulary` is one more than the largest id that has text; logits can be wider than that.
+    """
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        """Read the tokenizer from its files, by name without folder.
+
+        Raises:
+            TokenizerInvalid: `tokenizer.json` is missing or cannot be used.
+        """
+        self._files = dict(files)
+        self._tokenizer = _load(self._files)
+        added = self._tokenizer.get_added_tokens_decoder()
+        base = self._tokenizer.get_vocab_size(with_added_tokens=False)
+        self.vocabulary = max([base, *(token + 1 for token in added)])
+
+    @cached_property
+    def template(self) -> "ChatTemplate | None":
+        """The chat template; None for a model that only continues text."""
+        from aotlm_runtime.template import ChatTemplate
+
+        source = _template_source(self._files, self._config)
+        return ChatTemplate(source, _special_tokens(self._config)) if source else None
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of plain text, with the special tokens that the model starts with.
+
+        Raises:
+            PromptInvalid: the text holds lone surrogates, so it has no UTF-8.
+        """
+        return self._encode(text, add_special_tokens=True)
+
+    def encode_chat(self, messages: "Sequence[Message]") -> list[int]:
+        """Return the ids that ask for the assistant's next message.
+
+        Raises:
+            TemplateFailed: the template refused the messages.
+            TokenizerInvalid: the model has no template.
+        """
+        if self.template is None:
+            raise TokenizerInvalid(
+                "the model has no chat template; use --raw to let it continue plain text"
+            )
+        return self._encode(self.template.render(messages), add_special_tokens=False)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids; special tokens have none."""
+        return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+    def detokenizer(self) -> Detokenizer:
+        """Return a new stream of ids to whole characters."""
+        return Detokenizer(self.decode, self._fragments)
+
+    @cached_property
+    def _config(self) -> dict[str, Any]:
+        return _parse_json(self._files, "tokenizer_config.json")
+
+    @cached_property
+    def _fragments(self) -> frozenset[int]:
+        """The ids of the bytes <0x00> to <0xFF>, of tokenizers that fall back to them."""
+        ids = (self._tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
+        return frozenset(token for token in ids if token is not None)
+
+    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        except UnicodeEncodeError as error:
+            raise PromptInvalid(
+                f"the prompt is not valid UTF-8 at character {error.start}; give plain text"
+            ) from error
+
+
+def _load(files: Mapping[str, bytes]) -> "Tokenizer":
+    from tokenizers import Tokenizer
+
+    if "tokenizer.json" not in files:
+        raise TokenizerInvalid(
+            f"the bundle has no tokenizer.json, only {', '.join(sorted(files)) or 'nothing'}; "
+            "import the model with its tokenizer"
+        )
+    try:
+        tokenizer = Tokenizer.from_buffer(files["tokenizer.json"])
+    except Exception as error:  # the library raises plain Exception
+        raise TokenizerInvalid(
+            f"tokenizer.json cannot be used: {error}; import the model again"
+        ) from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _template_source(files: Mapping[str, bytes], config: Mapping[str, Any]) -> str | None:
+    """Return the template's text: of its own file, or from the configuration, or None."""
+    if "chat_template.jinja" in files:
+        return files["chat_template.jinja"].decode("utf-8", "replace")
+    source = config.get("chat_template")
+    if isinstance(source, list):  # several templates with names; "default" is for plain chats
+        named = {entry["name"]: entry["template"] for entry in source}
+        source = named.get("default")
+    return source if isinstance(source, str) else None
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the special tokens of the configuration by kind; each is a text or a record of it."""
+    found = {}
+    for kind in _SPECIAL:
+        token = config.get(kind)
+        content = token.get("content") if isinstance(token, dict) else token
+        if isinstance(content, str):
+            found[kind] = content
+    return found
+
+
+def _parse_json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
+    try:
+        value = json.loads(files.get(name, b"{}"))
+    except ValueError as error:
+        raise TokenizerInvalid(
+            f"{name} is not JSON: {error}; import the model again"
+        ) from error
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,117 @@
+"""The demo: import, compile and package, each only when something that it depends on changed."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import aotlm_runtime
+from aotlm.bundle.package import package
+from aotlm.codegen.compile import MODULES, compile_import
+from aotlm.outputs import new_file
+from aotlm.progress import shown
+from aotlm.targets import resolve_target
+from aotlm.toolchain.check import toolchain_versions
+
+STAMPS = ".stamps.json"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A step: what its outputs depend on, the file it writes last, and how to run it."""
+
+    name: str
+    inputs: Callable[[], Mapping[str, str]]
+    result: Path
+    run: Callable[[], object]
+
+
+def default_folder(model: str, dtype: str) -> Path:
+    """Return artifacts/<model>-<dtype>, where <model> is the last part of the id or path."""
+    name = model.rstrip("/").rpartition("/")[2].removesuffix(".gguf")
+    return Path("artifacts") / f"{name}-{dtype}"
+
+
+def build_demo(dtype: str, out: Path, target: str = "native") -> Path:
+    """Bring `out` up to date with the demo model and return its bundle folder."""
+    ran = [stage.name for stage in _stages(dtype, out, target) if bring_up_to_date(out, stage)]
+    print(f"{out}: {' and '.join(ran)} done" if ran else f"{out}: up to date, nothing rebuilt")
+    return out / "bundle"
+
+
+def bring_up_to_date(out: Path, stage: Stage) -> bool:
+    """Run the stage unless its result was made from the same inputs; say whether it ran."""
+    inputs = dict(stage.inputs())
+    stamps = _read_stamps(out)
+    key = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+    if stamps.get(stage.name) == key and stage.result.is_file():
+        return False
+    stage.run()
+    with new_file(out / STAMPS) as made:
+        text = json.dumps({**stamps, stage.name: key}, sort_keys=True, indent=2)
+        made.write_text(text + "\n", encoding="utf-8")
+    return True
+
+
+def _stages(dtype: str, out: Path, target: str) -> tuple[Stage, ...]:
+    imported = out / "import"
+    library = out / "lib" / resolve_target(target).name
+    own = {"sources": source_digest(), **toolchain_versions()}
+
+    def run_import() -> None:
+        from aotlm.build import import_model  # torch takes seconds to load
+
+        import_model("demo", dtype=dtype, out=out, force=True)
+
+    def run_compile() -> None:
+        with shown("compile") as progress:
+            compile_import(out, target, progress=progress)
+
+    def run_package() -> None:
+        with shown("package") as progress:
+            package(out, progress=progress)
+
+    modules = [imported / "model.json", *(imported / f"{name}.mlir" for name in MODULES)]
+    libraries = [imported / "model.json", library / "library.json"]
+    return (
+        Stage("import", lambda: {**own, "dtype": dtype}, imported / "model.json", run_import),
+        Stage(
+            "compile",
+            lambda: {**own, **_digests(out, modules), "target": library.name},
+            library / "library.json",
+            run_compile,
+        ),
+        Stage(
+            "package",
+            lambda: {**own, **_digests(out, [*libraries, *library.glob("*.so")])},
+            out / "bundle" / "manifest.json",
+            run_package,
+        ),
+    )
+
+
+def source_digest() -> str:
+    """Return one sha256 over all of our own sources, compiler and runtime."""
+    total = hashlib.sha256()
+    for root in (Path(__file__).parent, Path(aotlm_runtime.__file__).parent):
+        for path in sorted(root.rglob("*")):
+            if path.suffix in (".py", ".c"):
+                total.update(path.relative_to(root).as_posix().encode())
+                total.update(hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()
+
+
+def _digests(out: Path, paths: list[Path]) -> dict[str, str]:
+    return {
+        path.relative_to(out).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(paths)
+        if path.is_file()
+    }
+
+
+def _read_stamps(out: Path) -> dict[str, str]:
+    try:
+        return dict(json.loads((out / STAMPS).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,112 @@
+"""A partition's function → an MLIR function over memrefs that returns nothing.
+
+Arguments: the tensors it reads, its weights, the tensors it writes, a workspace memref<?xi8>.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mlir import ir
+from mlir.dialects import func, memref
+
+from aotlm.emit import build as b
+from aotlm.emit.context import FunctionContext, Kernel
+from aotlm.emit.kernels import scratch_bytes
+from aotlm.emit.table import TABLE
+from aotlm.graph import ops
+from aotlm.graph.dims import C, Dim, T
+from aotlm.graph.ir import Node, TensorType
+from aotlm.partition.partition import Function, Program
+from aotlm.passes.plan_workspace import Plan, plan_workspace
+
+POSITION_BLOCK = 64
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A function's MLIR name, argument types and workspace."""
+
+    name: str
+    inputs: tuple[ir.Type, ...]
+    workspace_bytes: Dim
+
+
+def tensor_memref(type_: TensorType, is_key_cache: bool = False) -> ir.MemRefType:
+    """Return the memref of a value; a K cache [G, D, C] lies as [G, C/64, D, 64]."""
+    if is_key_cache:
+        groups, width, _ = type_.shape
+        return b.memref_type([groups, None, width, POSITION_BLOCK], type_.dtype)
+    return b.memref_type(type_.shape, type_.dtype)
+
+
+def is_key_cache(node: TensorType) -> bool:
+    """Say whether a type is a K cache's, the only one whose last dimension is C."""
+    return len(node.shape) == 3 and node.shape[2] == C
+
+
+def _input_type(node: Node) -> ir.MemRefType:
+    if node.op is ops.PARAMETER:
+        weight = node.attrs["weight"]
+        return b.memref_type(weight.stored_shape, weight.dtype)
+    return tensor_memref(node.type, is_key_cache(node.type))
+
+
+def signature(function: Function, plan: Plan) -> Signature:
+    """Return the MLIR signature of a function."""
+    inputs = [_input_type(node) for node in function.graph.inputs]
+    outputs = [tensor_memref(node.type) for node in function.graph.outputs]
+    workspace = b.memref_type([None], "i8")
+    return Signature(function.name, (*inputs, *outputs, workspace), plan.size_bytes)
+
+
+def _symbols(function: Function, arguments: list[ir.Value]) -> dict[str, ir.Value]:
+    """Return T and C as index values, read from the arguments' own sizes."""
+    found: dict[str, ir.Value] = {}
+    for node, argument in zip(function.graph.inputs, arguments, strict=False):
+        for i, dim in enumerate(node.shape):
+            if dim == T and "T" not in found:
+                found["T"] = memref.dim(argument, b.index(i))
+            if dim == C and "C" not in found and not is_key_cache(node.type):
+                found["C"] = memref.dim(argument, b.index(i))
+    return found
+
+
+def emit_function(function: Function, kernels: dict[str, Kernel]) -> Signature:
+    """Emit one function at the insertion point; new kernels are added to `kernels`."""
+    plan = plan_workspace(function.graph, scratch_bytes)
+    described = signature(function, plan)
+    op = func.FuncOp(described.name, (list(described.inputs), []))
+    with ir.InsertionPoint(op.add_entry_block()):
+        arguments: list[Any] = list(op.arguments)
+        n = len(function.graph.inputs)
+        context = FunctionContext(
+            plan, arguments[:n], arguments[n:-1], arguments[-1],
+            _symbols(function, arguments), kernels,
+        )  # fmt: skip
+        for node in function.graph.nodes:
+            is_view = node not in plan.placements or (
+                node.operands and plan.placements[node].buffer
+                is getattr(plan.placements.get(node.operands[0]), "buffer", None)
+            )
+            if node.op in (ops.INPUT, ops.PARAMETER, ops.SCALAR) or is_view:
+                continue
+            TABLE[node.op](context, node)
+        func.ReturnOp([])
+    return described
+
+
+def emit_functions(program: Program) -> tuple[str, dict[str, Signature]]:
+    """Return the text of a `subgraph0_*` module, and its functions' signatures by name."""
+    with ir.Context(), ir.Location.unknown():
+        module = ir.Module.create()
+        kernels: dict[str, Kernel] = {}
+        signatures = {}
+        with ir.InsertionPoint(module.body):
+            for function in program.functions:
+                signatures[function.name] = emit_function(function, kernels)
+        for kernel in reversed(kernels.values()):
+            b.declare(module, kernel.name, kernel.inputs, (), dict(kernel.attributes))
+        module.operation.verify()
+        return str(module) + "\n", signatures
