@@ -1,0 +1,64 @@
+"""The pins: one place with versions, and a lock that agrees."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from aotlm.errors import AotlmError
+from aotlm.toolchain.pins import DOCKER_DIR, lock_problems, read_pins
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("pins.toml", "requirements.in", "requirements.lock"):
+        shutil.copy(DOCKER_DIR / name, tmp_path / name)
+    return tmp_path
+
+
+def _edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def test_pins_inputs_and_lock_of_the_repository_agree() -> None:
+    assert lock_problems() == []
+
+
+def test_a_changed_pin_is_a_problem(folder: Path) -> None:
+    version = read_pins().wheels["ziglang"]
+    _edit(folder / "pins.toml", f'ziglang = "{version}"', 'ziglang = "0.1"')
+    assert lock_problems(folder) == [
+        f"ziglang is 0.1 in pins.toml but {version} in requirements.lock"
+    ]
+
+
+def test_a_name_without_a_pin_is_a_problem(folder: Path) -> None:
+    _edit(folder / "requirements.in", "ruff", "ruff\nblack")
+    assert lock_problems(folder) == ["black is in only one of pins.toml and requirements.in"]
+
+
+def test_an_entry_without_hashes_is_a_problem(folder: Path) -> None:
+    with (folder / "requirements.lock").open("a") as lock:
+        lock.write("left-pad==1.0\n")
+    assert lock_problems(folder) == ["left-pad==1.0 in requirements.lock has no hash"]
+
+
+def test_an_index_in_the_lock_is_a_problem(folder: Path) -> None:
+    with (folder / "requirements.lock").open("a") as lock:
+        lock.write("--index-url https://example.invalid\n")
+    assert "names a package index" in lock_problems(folder)[0]
+
+
+@pytest.mark.parametrize("text", ["[python", "[wheels]\n", "python = 3\nwheels = 4\n"])
+def test_broken_pins_are_one_sentence(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "pins.toml"
+    path.write_text(text)
+    with pytest.raises(AotlmError, match="is broken"):
+        read_pins(path)
+
+
+def test_missing_pins_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(AotlmError, match="is missing"):
+        read_pins(tmp_path / "pins.toml")
