@@ -9,6 +9,7 @@ from invoke import Context
 from aotlm.commands import command
 from aotlm.demo import default_folder
 from aotlm.errors import UsageError
+from aotlm.progress import shown
 
 MODEL = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
 
@@ -26,11 +27,11 @@ def toolchain(c: Context) -> None:
 def import_(
     c: Context,
     model: str = MODEL,
-    revision: str = "",
+    revision: str | None = None,
     dtype: str = "f16",
-    out: str = "",
+    out: str | None = None,
     force: bool = False,
-    dump_after: str = "",
+    dump_after: str | None = None,
     list_passes: bool = False,
 ) -> None:
     """Turn a model into MLIR and a weight file, in DIR/import."""
@@ -39,47 +40,42 @@ def import_(
     if list_passes:
         print(build.list_passes())
         return
-    folder = build.import_model(
-        model,
-        revision=revision or None,
-        dtype=dtype,
-        out=Path(out) if out else None,
-        force=force,
-        dump_after=dump_after or None,
-    )
+    folder = Path(out) if out else None
+    with shown("import") as progress:
+        folder = build.import_model(
+            model, revision, dtype, folder, force=force, dump_after=dump_after, progress=progress
+        )
     print(f"imported into {folder}")
 
 
 @command("compile")
 def compile_(
     c: Context,
-    dir: str = "",
+    dir: str | None = None,
     target: str = "native",
-    dump_after: str = "",
+    dump_after: str | None = None,
     list_passes: bool = False,
 ) -> None:
     """Compile DIR/import into libraries, in DIR/lib/<target>."""
     from aotlm.codegen.compile import compile_import
     from aotlm.codegen.lower import step_list
-    from aotlm.progress import shown
 
     if list_passes:
         print(step_list())
         return
     with shown("compile") as progress:
-        library = compile_import(
-            _folder(dir), target, dump_after=dump_after or None, progress=progress
-        )
+        library = compile_import(_folder(dir), target, dump_after=dump_after, progress=progress)
     print(f"compiled {library.shared} in {_folder(dir)} for the CPU {library.cpu}")
     if target == "native":
         print(f"this library runs on CPUs like this one only ({', '.join(library.features)})")
 
 
 @command("package")
-def package(c: Context, dir: str = "", out: str = "", compress: bool = False) -> None:
+def package(
+    c: Context, dir: str | None = None, out: str | None = None, compress: bool = False
+) -> None:
     """Make the bundle of DIR: a folder and an archive."""
     from aotlm.bundle.package import package
-    from aotlm.progress import shown
 
     with shown("package") as progress:
         archive = package(_folder(dir), Path(out) if out else None, compress, progress=progress)
@@ -89,11 +85,12 @@ def package(c: Context, dir: str = "", out: str = "", compress: bool = False) ->
 @command("run")
 def run(
     c: Context,
-    bundle: str = "",
-    prompt: str = "",
-    max_tokens: str = "",
+    bundle: str | None = None,
+    prompt: str | None = None,
+    max_tokens: str | None = None,
     raw: bool = False,
-    threads: str = "",
+    threads: str | None = None,
+    context: str | None = None,
     stats: bool = True,
 ) -> int:
     """Answer one prompt with a bundle, or open the chat."""
@@ -101,28 +98,29 @@ def run(
         raise UsageError("no bundle was named; give --bundle=FOLDER or --bundle=ARCHIVE")
     from aotlm_runtime.cli import main
 
-    given = {"--prompt": prompt, "--max-tokens": max_tokens, "--threads": threads}
-    words = [f"{flag}={value}" for flag, value in given.items() if value]
+    names = ("prompt", "max-tokens", "threads", "context")
+    given = zip(names, (prompt, max_tokens, threads, context), strict=True)
+    words = [f"--{name}={value}" for name, value in given if value is not None]
     flags = ["--stats" if stats else "--no-stats", *(["--raw"] if raw else [])]
-    return main([f"--bundle={bundle}", *words, *flags])
+    return main(["run", *words, *flags, bundle])
 
 
 @command("check")
-def check(c: Context, dir: str = "", model: str = "") -> int:
+def check(c: Context, dir: str | None = None, model: str | None = None) -> int:
     """Compare each stage of the model in DIR with PyTorch."""
     from aotlm.check import check
 
-    return check(_folder(dir), model=model or None)
+    return check(_folder(dir), model=model)
 
 
 @command("demo")
-def demo(c: Context, prompt: str = "", dtype: str = "f16") -> int:
+def demo(c: Context, prompt: str | None = None, dtype: str = "f16") -> int:
     """Build the demo model where needed, and chat with it."""
     from aotlm.demo import build_demo
     from aotlm_runtime.cli import main
 
     bundle = build_demo(dtype, default_folder("demo", dtype))
-    return main([f"--bundle={bundle}", *([f"--prompt={prompt}"] if prompt else [])])
+    return main(["run", *([] if prompt is None else [f"--prompt={prompt}"]), str(bundle)])
 
 
 @command("test")
@@ -139,6 +137,6 @@ def lint(c: Context) -> int:
     return lint()
 
 
-def _folder(dir: str) -> Path:
+def _folder(dir: str | None) -> Path:
     """DIR, or the default model's folder."""
     return Path(dir) if dir else default_folder(MODEL, "f16")

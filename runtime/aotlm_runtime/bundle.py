@@ -199,6 +199,11 @@ def _open_archive(path: Path) -> dict[str, Extent]:
     if os.pread(fd, 4, 0) == b"\x28\xb5\x2f\xfd":  # the magic number of a Zstandard frame
         fd = _decompress(fd, path)
     members = read_members(fd, str(path))
+    pad = members.get(PAD)
+    if pad and (pad.size_bytes > mapping.PAGE or any(os.pread(fd, pad.size_bytes, pad.offset))):
+        raise ArchiveInvalid(
+            f"{path} holds bytes in {PAD}, which only aligns the weights; get the archive again"
+        )
     return {
         member.path: Extent(fd, member.offset, member.size_bytes)
         for member in members.values()
@@ -253,7 +258,7 @@ def _digest(extent: Extent, progress: Progress) -> str:
         mapped = mapping.map_file(extent.fd, extent.offset - start, start + extent.size_bytes)
         for begin in range(start, start + extent.size_bytes, _CHUNK_BYTES):
             chunk = mapped[begin : begin + _CHUNK_BYTES]
-            digest.update(chunk)
+            digest.update(chunk.data)
             progress(len(chunk))
     return digest.hexdigest()
 

@@ -4,10 +4,11 @@ import unicodedata
 
 REPLACEMENT = "\ufffd"
 _JOINER = "\u200d"
-_VARIATION = range(0xFE00, 0xFE10)
+_SELECTORS = range(0xFE00, 0xFE10)
 _SKIN_TONES = range(0x1F3FB, 0x1F400)
-_FLAG_LETTERS = range(0x1F1E6, 0x1F200)
 _TAGS = range(0xE0020, 0xE0080)
+_FLAG_LETTERS = range(0x1F1E6, 0x1F200)
+_FIRST_EMOJI = "\u203c"  # older symbols (the degree sign) have the same category but no variants
 
 
 def whole_characters(text: str) -> int:
@@ -17,23 +18,39 @@ def whole_characters(text: str) -> int:
     and so is one Unicode replacement character, which may be the start of a real one. Letters are
     not held back: a combining mark that is a token of its own arrives alone, as terminals expect.
     """
-    if text.endswith(REPLACEMENT):
-        text = text[:-1]
-    end = len(text)
-    while end and _is_open(text, end):
+    end = len(text) - text.endswith(REPLACEMENT)
+    while end:
+        start = _without_extenders(text, end)
+        base = text[start - 1] if start else ""
+        if base and ord(base) in _FLAG_LETTERS:
+            return start - _flag_letters(text, start) % 2
+        if start == end and not _is_emoji(base):
+            return end
+        end = max(start - 1, 0)
+        if not text.endswith(_JOINER, 0, end):
+            return end
+    return 0
+
+
+def _without_extenders(text: str, end: int) -> int:
+    while end and _extends(text[end - 1]):
         end -= 1
     return end
 
 
-def _is_open(text: str, end: int) -> bool:
-    """Say whether a cut before text[end - 1] is better than one after it."""
-    last = ord(text[end - 1])
-    if text[end - 1] == _JOINER or last in _VARIATION or last in _TAGS or last in _SKIN_TONES:
-        return True
-    if last in _FLAG_LETTERS:
-        return True
-    return _is_emoji(text[end - 1])
+def _extends(character: str) -> bool:
+    code = ord(character)
+    return character == _JOINER or code in _SELECTORS or code in _SKIN_TONES or code in _TAGS
+
+
+def _flag_letters(text: str, end: int) -> int:
+    """Count the flag letters before `end`; two make a flag."""
+    start = end
+    while start and ord(text[start - 1]) in _FLAG_LETTERS:
+        start -= 1
+    return end - start
 
 
 def _is_emoji(character: str) -> bool:
-    return ord(character) >= 0x203C and unicodedata.category(character) == "So"
+    is_symbol = character >= _FIRST_EMOJI and unicodedata.category(character) == "So"
+    return is_symbol and character != REPLACEMENT

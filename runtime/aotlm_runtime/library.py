@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 
 from aotlm_runtime.errors import CallFailed, CpuUnsupported, LibraryInvalid
@@ -97,7 +96,7 @@ class CompiledModel:
             )
 
 
-def describe(array: NDArray[Any]) -> ctypes.Structure:
+def describe(array: NDArray[Any]) -> Any:
     """Return the MLIR memref descriptor of a C-contiguous array; strides count elements."""
     descriptor = _descriptor_type(array.ndim)()
     descriptor.allocated = descriptor.aligned = array.ctypes.data

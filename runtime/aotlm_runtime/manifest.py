@@ -280,7 +280,9 @@ def _check_paths(manifest: Manifest, name: str) -> None:
         raise ManifestInvalid(
             f"{name} lists its files twice or out of order; make the bundle again"
         )
-    libraries = [path for lib in manifest.libraries for path in (lib.shared, lib.static, lib.header)]
+    libraries = [
+        path for lib in manifest.libraries for path in (lib.shared, lib.static, lib.header)
+    ]
     for path in (manifest.weights, *manifest.tokenizer_files, *libraries):
         if path not in listed:
             raise ManifestInvalid(

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from aotlm_runtime.text import Text
 
 # A cache for a model's full context can need more memory than its weights; this is the default.
 DEFAULT_CONTEXT = 4096
+
+# The size of the compiled library's thread pool.
+MAX_THREADS = 256
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class Model:
 
     def generate(
         self, prompt: str, *, max_tokens: int | None = None, raw: bool = False
-    ) -> Iterator[str]:
+    ) -> Generator[str, None, None]:
         """Yield the answer to `prompt` in pieces of whole characters.
 
         With `raw`, and for models without a chat template, the model continues the prompt.
@@ -78,13 +82,15 @@ class Model:
         """Start a chat; the cache is shared with whatever else the model does."""
         return Chat(self)
 
-    def stream(self, ids: Sequence[int], *, max_tokens: int | None = None) -> Iterator[str]:
+    def stream(
+        self, ids: Sequence[int], *, max_tokens: int | None = None
+    ) -> Generator[str, None, None]:
         """Yield the text after a prompt of token ids; only ids that are not cached are computed."""
         started = time.perf_counter()
         prefilled = len(ids) - self.session.reuse(ids)
         logits = self.session.prefill(ids[-prefilled:])
         first = time.perf_counter()
-        tokens = _Counted(
+        tokens = _Ending(
             generate(
                 self.session,
                 logits,
@@ -94,8 +100,10 @@ class Model:
             )
         )
         detokenizer = self.text.detokenizer()
+        generated = 0
         try:
             for token in tokens:
+                generated += 1
                 if piece := detokenizer.push(token):
                     yield piece
             if piece := detokenizer.finish():
@@ -104,10 +112,10 @@ class Model:
             self.last = Answer(
                 prompt_tokens=len(ids),
                 prefilled=prefilled,
-                generated=tokens.count,
+                generated=generated,
                 prefill_seconds=first - started,
                 decode_seconds=time.perf_counter() - first,
-                finish=tokens.result,
+                finish=tokens.reason,
             )
 
 
@@ -118,7 +126,7 @@ class Chat:
         self.messages: list[dict[str, str]] = []
         self._model = model
 
-    def send(self, text: str, *, max_tokens: int | None = None) -> Iterator[str]:
+    def send(self, text: str, *, max_tokens: int | None = None) -> Generator[str, None, None]:
         """Yield the answer to `text`; history keeps both, also if the caller stops early.
 
         Raises:
@@ -126,35 +134,28 @@ class Chat:
         """
         asked = [*self.messages, {"role": "user", "content": text}]
         ids = self._model.text.encode_chat(asked)
-        pieces: list[str] = []
+        answer = ""
+        is_complete = False
         try:
-            for piece in self._model.stream(ids, max_tokens=max_tokens):
-                pieces.append(piece)
-                yield piece
+            with closing(self._model.stream(ids, max_tokens=max_tokens)) as pieces:
+                for piece in pieces:
+                    answer += piece
+                    yield piece
+            is_complete = True
         finally:
-            if pieces:
-                self.messages = [*asked, {"role": "assistant", "content": "".join(pieces)}]
+            if answer or is_complete:
+                self.messages = [*asked, {"role": "assistant", "content": answer}]
 
 
-class _Counted:
-    """A generator of ids that remembers how many it gave and why it ended."""
+class _Ending:
+    """A generator of ids that remembers why it ended; None while it has not."""
 
     def __init__(self, tokens: Generator[int, None, FinishReason]) -> None:
-        self.count = 0
-        self.result: FinishReason | None = None
+        self.reason: FinishReason | None = None
         self._tokens = tokens
 
     def __iter__(self) -> Iterator[int]:
-        self.result = yield from self._each()
-
-    def _each(self) -> Generator[int, None, FinishReason]:
-        while True:
-            try:
-                token = next(self._tokens)
-            except StopIteration as end:
-                return end.value
-            self.count += 1
-            yield token
+        self.reason = yield from self._tokens
 
 
 def load(
@@ -231,7 +232,3 @@ def _threads(wanted: int | None) -> int:
             "choose a number between them"
         )
     return wanted
-
-
-# The size of the compiled library's thread pool.
-MAX_THREADS = 256

@@ -69,11 +69,10 @@ class Session:
             PromptInvalid: there are none.
         """
         self._check_room(ids)
-        for start in range(0, len(ids), self._max_chunk):
-            chunk = ids[start : start + self._max_chunk]
-            is_last = start + len(chunk) == len(ids)
-            rows = self._call("prefill", chunk, n_rows=1 if is_last else 0)
-        return rows[0]
+        last = (len(ids) - 1) // self._max_chunk * self._max_chunk
+        for start in range(0, last, self._max_chunk):
+            self._call("prefill", ids[start : start + self._max_chunk], n_rows=0)
+        return self._call("prefill", ids[last:], n_rows=1).reshape(-1)
 
     def score(self, ids: Sequence[int]) -> Iterator[Logits]:
         """Append tokens and yield the logits after each, some rows at a time: [rows, V] f32.
@@ -94,7 +93,7 @@ class Session:
             ContextExceeded: the context is full.
         """
         self._check_room([token])
-        return self._call("decode", [token], n_rows=1)[0]
+        return self._call("decode", [token], n_rows=1).reshape(-1)
 
     def rewind(self, position: int) -> None:
         """Forget the tokens from `position` on; state that cannot be rewound is computed again.

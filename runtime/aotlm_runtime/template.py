@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import jinja2
 import jinja2.ext
@@ -56,7 +56,7 @@ class ChatTemplate:
 class _Namespace(jinja2.utils.Namespace):
     """A namespace without underscored names, which lead out of the sandbox."""
 
-    def __init__(*args: Any, **kwargs: Any) -> None:  # noqa: N805 - `self` is a valid attribute
+    def __init__(*args: Any, **kwargs: Any) -> None:
         self, *rest = args
         attributes = dict(*rest, **kwargs)
         for name in attributes:
@@ -81,9 +81,9 @@ class _Dict:
 class _Generation(jinja2.ext.Extension):
     """The block `generation` marks an assistant's own words for training; here it is its body."""
 
-    tags = {"generation"}
+    tags: ClassVar = {"generation"}
 
-    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.CallBlock:
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
         """Turn the block into a call that returns the body, which gives it a scope of its own."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)

@@ -83,11 +83,12 @@ class Text:
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         try:
-            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+            text.encode()
         except UnicodeEncodeError as error:
             raise PromptInvalid(
                 f"the prompt is not valid UTF-8 at character {error.start}; give plain text"
             ) from error
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
 
 def _load(files: Mapping[str, bytes]) -> "Tokenizer":
@@ -135,7 +136,5 @@ def _parse_json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
     try:
         value = json.loads(files.get(name, b"{}"))
     except ValueError as error:
-        raise TokenizerInvalid(
-            f"{name} is not JSON: {error}; import the model again"
-        ) from error
+        raise TokenizerInvalid(f"{name} is not JSON: {error}; import the model again") from error
     return value if isinstance(value, dict) else {}

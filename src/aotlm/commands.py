@@ -27,7 +27,8 @@ HELP = {
     "prompt": "answer this text ('-': stdin) instead of opening the chat",
     "max_tokens": "the most tokens of one answer",
     "raw": "give the prompt as it is, without the chat template",
-    "threads": "how many threads to use (0: one for each CPU)",
+    "threads": "how many threads to use; default: one for each core",
+    "context": "how many tokens to keep; default: the model's, up to 4096",
     "stats": "print speed and memory at the end",
     "debug": "show a traceback when something fails",
 }
@@ -38,9 +39,9 @@ def command(name: str) -> Callable[[Callable[..., Any]], Task]:
 
     def wrap(function: Callable[..., Any]) -> Task:
         @functools.wraps(function)
-        def body(context: Context, debug: bool = False, **words: Any) -> None:
+        def body(c: Context, /, debug: bool = False, **words: Any) -> None:
             try:
-                code = function(context, **words)
+                code = function(c, **words)
             except (AotlmError, AotlmRuntimeError) as error:
                 if debug:
                     traceback.print_exc()

@@ -29,8 +29,7 @@ class Stage:
 
 def default_folder(model: str, dtype: str) -> Path:
     """Return artifacts/<model>-<dtype>, where <model> is the last part of the id or path."""
-    name = model.rstrip("/").rpartition("/")[2].removesuffix(".gguf")
-    return Path("artifacts") / f"{name}-{dtype}"
+    return Path("artifacts") / f"{Path(model).name.removesuffix('.gguf')}-{dtype}"
 
 
 def build_demo(dtype: str, out: Path, target: str = "native") -> Path:
@@ -62,7 +61,8 @@ def _stages(dtype: str, out: Path, target: str) -> tuple[Stage, ...]:
     def run_import() -> None:
         from aotlm.build import import_model  # torch takes seconds to load
 
-        import_model("demo", dtype=dtype, out=out, force=True)
+        with shown("import") as progress:
+            import_model("demo", None, dtype, out, force=True, progress=progress)
 
     def run_compile() -> None:
         with shown("compile") as progress:

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -256,6 +257,27 @@ def test_a_c_program_links_the_static_library_and_generates(
     assert (done.returncode, done.stdout, done.stderr) == (0, "2 3 4 5 6\n", "")
     few = subprocess.run([program, weights, "2", "1"], capture_output=True, text=True)
     assert few.stdout == "2 3\n"
+
+
+def test_a_c_program_may_use_libomp_instead_of_the_pool(compiled: Path, tmp_path: Path) -> None:
+    libomp = next(Path(sysconfig.get_paths()["purelib"]).glob("cmeel.prefix/lib/libomp.so"))
+    main = (ROOT / "examples/embed/main.c").read_text()
+    source = tmp_path / "main.c"
+    source.write_text(main.replace("  aotlm_set_threads((int32_t)threads);\n", ""))
+    library = tmp_path / "without_pool.a"
+    shutil.copy(compiled / "libaotlm_model.a", library)
+    subprocess.run([tool_path("llvm-ar"), "d", library, "threads.o"], check=True)
+    program = tmp_path / "embed"
+    subprocess.run(
+        [
+            *(*zig_cc(), "-I", compiled / "include", source),
+            *(library, libomp, "-lm", f"-Wl,-rpath,{libomp.parent}", "-o", program),
+        ],
+        check=True,
+    )
+    weights = compiled.parents[1] / "import" / "weights.safetensors"
+    done = subprocess.run([program, weights, "3", "1"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "2 3 4\n")
 
 
 def test_the_c_program_refuses_other_weights(compiled: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from mlir import ir
 from mlir.dialects import arith, func, memref, scf, vector
+from mlir.passmanager import PassManager
 
 from aotlm.graph.dims import Linear
 
@@ -166,3 +167,10 @@ def declare(module: ir.Module, name: str, inputs: Sequence[ir.Type], results: Se
         op = func.FuncOp(name, (list(inputs), list(results)), visibility="private")
         for key, value in (attributes or {}).items():
             op.attributes[key] = value
+
+
+def tidy(module: ir.Module) -> str:
+    """Verify, fold constants and return the module's text."""
+    module.operation.verify()
+    PassManager.parse("builtin.module(canonicalize,cse)").run(module.operation)
+    return f"{module}\n"

@@ -99,14 +99,12 @@ def emit_function(function: Function, kernels: dict[str, Kernel]) -> Signature:
 
 def emit_functions(program: Program) -> tuple[str, dict[str, Signature]]:
     """Return the text of a `subgraph0_*` module, and its functions' signatures by name."""
-    with ir.Context(), ir.Location.unknown():
-        module = ir.Module.create()
-        kernels: dict[str, Kernel] = {}
-        signatures = {}
-        with ir.InsertionPoint(module.body):
-            for function in program.functions:
-                signatures[function.name] = emit_function(function, kernels)
-        for kernel in reversed(kernels.values()):
-            b.declare(module, kernel.name, kernel.inputs, (), dict(kernel.attributes))
-        module.operation.verify()
-        return str(module) + "\n", signatures
+    module = ir.Module.create()
+    kernels: dict[str, Kernel] = {}
+    signatures = {}
+    with ir.InsertionPoint(module.body):
+        for function in program.functions:
+            signatures[function.name] = emit_function(function, kernels)
+    for kernel in reversed(kernels.values()):
+        b.declare(module, kernel.name, kernel.inputs, (), dict(kernel.attributes))
+    return b.tidy(module), signatures

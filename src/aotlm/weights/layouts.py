@@ -39,21 +39,17 @@ class Layout:
         return (n_panels, n_packs, *tail)
 
     def store(self, rows: Array, out: Array, first_row: int) -> None:
-        """Write rows [n, K] from first_row on into the stored array `out`."""
+        """Write rows [n, K] from first_row on into the stored array `out` of the same dtype."""
         if not self.panel:
             out[first_row : first_row + len(rows)] = rows
             return
-        n_packs = out.shape[1]
-        width = n_packs * self.k_pack
-        if rows.shape[1] != width:
-            rows = np.pad(rows, ((0, 0), (0, width - rows.shape[1])))
-        packed = out.reshape(out.shape[0], n_packs, self.panel, self.k_pack)
+        packs = self._packs(rows)
+        panels = out.view(packs.dtype).reshape(out.shape[0], out.shape[1], self.panel)
         begin, row = 0, first_row
         while begin < len(rows):
             panel, at = divmod(row, self.panel)
             count = min(self.panel - at, len(rows) - begin)
-            piece = rows[begin : begin + count].reshape(count, n_packs, self.k_pack)
-            packed[panel, :, at : at + count] = piece.transpose(1, 0, 2)
+            panels[panel, :, at : at + count] = packs[begin : begin + count].T
             begin, row = begin + count, row + count
 
     def load(self, stored: Array, shape: tuple[int, ...]) -> Array:
@@ -63,6 +59,12 @@ class Layout:
         packed = stored.reshape(stored.shape[0], stored.shape[1], self.panel, self.k_pack)
         rows = packed.transpose(0, 2, 1, 3).reshape(stored.shape[0] * self.panel, -1)
         return rows[: shape[0], : shape[1]]
+
+    def _packs(self, rows: Array) -> Array:
+        """Return [n, K] as [n, K / k_pack] integers that each hold one pack's bits."""
+        if rows.shape[1] % self.k_pack:
+            rows = np.pad(rows, ((0, 0), (0, -rows.shape[1] % self.k_pack)))
+        return np.ascontiguousarray(rows).view(f"u{rows.dtype.itemsize * self.k_pack}")
 
 
 LAYOUTS: Final[Mapping[tuple[str, str], Layout]] = {

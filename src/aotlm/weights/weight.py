@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,7 +16,8 @@ Array = np.ndarray[Any, Any]
 Reader = Callable[[str], Array]
 
 GATE_GROUP: Final = 16  # output rows of gate and of up that alternate
-BLOCK_ROWS: Final = 4096  # rows converted at a time, which bounds the memory of packing
+GROUP_ROWS: Final = 64  # rows converted at a time are a multiple of this: of panels and of groups
+BLOCK_VALUES: Final = 1 << 17  # values converted at a time: as many as stay in a core's cache
 
 
 @dataclass(frozen=True)
@@ -62,30 +63,34 @@ class Weight:
 
 def _read(source: Source, read: Reader) -> Array:
     if not source.tensor:
-        return np.zeros(source.rows[1] if source.rows else 0, np.float32)
+        begin, end = source.rows or (0, 0)
+        return np.zeros(end - begin, np.float32)
     array = read(source.tensor)
     array = array.T if source.transposed else array
     return array[slice(*source.rows)] if source.rows else array
 
 
 def _convert(rows: Array, dtype: str, tensor: str) -> Array:
-    if not np.isfinite(rows).all():
+    """Return the rows in the dtype, rounded to nearest even."""
+    peak = np.maximum(rows.max(initial=0), -rows.min(initial=0))  # propagates NaN
+    if not np.isfinite(peak):
         raise AotlmError(
-            f"the tensor {tensor} holds values that are not finite; the checkpoint is damaged"
+            f"the tensor {tensor} holds values that are not finite; the checkpoint is damaged, "
+            "so fetch it again"
         )
     with np.errstate(over="ignore"):
-        converted = rows.astype(DTYPES[dtype])
-    if dtype != "f32" and not np.isfinite(converted).all():
-        raise AotlmError(
-            f"the tensor {tensor} holds {np.abs(rows).max():.6g}, which overflows {dtype}; "
-            "import with --dtype bf16 or f32"
-        )
-    return converted
+        if not np.isfinite(peak.astype(DTYPES[dtype])):
+            raise AotlmError(
+                f"the tensor {tensor} holds {peak:.6g}, which overflows {dtype}; "
+                "import with --dtype bf16 or f32"
+            )
+    return rows.astype(DTYPES[dtype], order="C", copy=False)
 
 
 def _groups(rows: Array) -> Array:
-    padded = -(-len(rows) // GATE_GROUP) * GATE_GROUP
-    rows = np.pad(rows, ((0, padded - len(rows)), *((0, 0),) * (rows.ndim - 1)))
+    pad = -len(rows) % GATE_GROUP
+    if pad:
+        rows = np.pad(rows, ((0, pad), *((0, 0),) * (rows.ndim - 1)))
     return rows.reshape(-1, GATE_GROUP, *rows.shape[1:])
 
 
@@ -95,30 +100,53 @@ def interleave(gate: Array, up: Array) -> Array:
     return pair.reshape(-1, *gate.shape[1:])
 
 
+def _block_rows(array: Array) -> int:
+    n_columns = max(math.prod(array.shape[1:]), 1)
+    return max(BLOCK_VALUES // n_columns // GROUP_ROWS, 1) * GROUP_ROWS
+
+
+def _rows(weight: Weight, read: Reader) -> Iterator[Array]:
+    """Yield the sources' rows one below the other, in blocks of the stored dtype."""
+    for source in weight.sources:
+        array = _read(source, read)
+        step = _block_rows(array)
+        for begin in range(0, len(array), step):
+            yield _convert(array[begin : begin + step], weight.dtype, source.tensor)
+
+
+def _gate_up(weight: Weight, read: Reader) -> Iterator[Array]:
+    """Yield the interleaved rows of the two sources, in blocks of the stored dtype."""
+    names = [source.tensor for source in weight.sources]
+    arrays = [_read(source, read) for source in weight.sources]
+    step = _block_rows(arrays[0])
+    for begin in range(0, len(arrays[0]), step):
+        gate, up = (
+            _convert(array[begin : begin + step], weight.dtype, name)
+            for array, name in zip(arrays, names, strict=True)
+        )
+        yield interleave(gate, up)
+
+
+ARRANGEMENTS: Final[Mapping[str, Callable[[Weight, Reader], Iterator[Array]]]] = {
+    "rows": _rows,
+    "gate_up": _gate_up,
+}
+
+
 def pack(weight: Weight, read: Reader) -> Array:
     """Return the stored array in the weight's dtype.
 
-    `read` gives a source tensor as f32. Rounds to nearest even.
+    `read` gives a source tensor as f32. Rounds to nearest even. Holds the sources, the result and
+    half a megabyte or so between them.
 
     Raises:
         AotlmError: a value that is not finite, or that overflows the dtype, with the tensor's name.
     """
     out = np.zeros(weight.stored_shape, DTYPES[weight.dtype])
-    names = " and ".join(dict.fromkeys(source.tensor for source in weight.sources))
-    if weight.arrangement == "gate_up":
-        gate, up = (_read(source, read) for source in weight.sources)
-        step = BLOCK_ROWS // 2
-        for begin in range(0, len(gate), step):
-            rows = interleave(gate[begin : begin + step], up[begin : begin + step])
-            weight.storage.store(_convert(rows, weight.dtype, names), out, 2 * begin)
-        return out
     first_row = 0
-    for source in weight.sources:
-        array = _read(source, read)
-        for begin in range(0, len(array), BLOCK_ROWS):
-            rows = _convert(array[begin : begin + BLOCK_ROWS], weight.dtype, source.tensor)
-            weight.storage.store(rows, out, first_row + begin)
-        first_row += len(array)
+    for rows in ARRANGEMENTS[weight.arrangement](weight, read):
+        weight.storage.store(rows, out, first_row)
+        first_row += len(rows)
     return out
 
 

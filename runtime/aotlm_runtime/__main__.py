@@ -1,0 +1,5 @@
+"""`python -m aotlm_runtime` is `aotlm-run`."""
+
+from aotlm_runtime.cli import run
+
+run()

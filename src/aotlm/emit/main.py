@@ -1,0 +1,311 @@
+"""The main graph → a `forward_*` module: checks, the parameter extraction, and the calls.
+
+    forward(weights memref<?xi8>, tokens [B, T] i64, positions [B] i64, state [B, bytes] i8,
+            workspace memref<?xi8>, logits [B, R, V] f32) -> i32
+
+Everything is a view of memory that the caller owns. Arguments are checked before anything is
+written; the result is 0 or a code of ERROR_CODES. Descriptors must have offset 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mlir import ir
+from mlir.dialects import arith, func, memref, scf
+
+from aotlm.emit import build as b
+from aotlm.emit.function import POSITION_BLOCK, Signature, is_key_cache
+from aotlm.graph.dims import C, SYMBOLS, Dim, Linear, R, add, maximum, scale, substitute
+from aotlm.graph.ir import TensorType
+from aotlm.partition.partition import Call, Program, Value
+from aotlm.passes.plan_workspace import DTYPE_BYTES, Slots
+
+ERROR_CODES: Final[Mapping[int, str]] = {
+    1: "the batch size is not 1",
+    2: "the number of tokens T is not what the entry point takes (1 for decode, 1 or more else)",
+    3: "the number of logit rows R is not between 0 and T",
+    4: "the state's size is not a whole number of blocks of 64 positions",
+    5: "the first position is negative, or position + T is over the state's length",
+    6: "the weights buffer is smaller than the weight file's data",
+    7: "the workspace is smaller than the formula in the manifest says",
+    8: "the logits' last dimension is not the vocabulary size",
+    9: "a token id is negative or not below the vocabulary size",
+}
+
+
+@dataclass(frozen=True)
+class StateEntry:
+    """One cache in the state: its value, and its place per position of cache length."""
+
+    value: Value
+    offset_bytes_per_position: int
+    size_bytes_per_position: int
+
+
+def state_layout(program: Program) -> tuple[StateEntry, ...]:
+    """Lay the caches out one after the other, in the order of the layers."""
+    entries, offset = [], 0
+    for value in program.inputs:
+        if "_cache." not in value.name:
+            continue
+        size = _per_position(value.type) * DTYPE_BYTES[value.type.dtype]
+        entries.append(StateEntry(value, offset, size))
+        offset += size
+    return tuple(entries)
+
+
+def _per_position(type_: TensorType) -> int:
+    elements = type_.n_elements
+    assert isinstance(elements, Linear) and not elements.const
+    return elements.terms[SYMBOLS.index("C")]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the main graph's own values lie in the workspace."""
+
+    offsets_bytes: Mapping[Value, Dim]
+    callee_offset_bytes: Dim
+    size_bytes: Dim
+
+
+def plan_main(program: Program, signatures: Mapping[str, Signature]) -> Layout:
+    """Plan the values that pass between functions; the functions' workspace lies behind them."""
+    last_use = {value: i for i, call in enumerate(program.calls) for value in call.operands}
+    slots, taken = Slots(), {}
+    for i, call in enumerate(program.calls):
+        for value in call.results:
+            if value != program.logits:
+                size = scale(value.type.n_elements, DTYPE_BYTES[value.type.dtype])
+                taken[value] = slots.take(size, i, last_use.get(value, i))
+    offsets, total = slots.offsets_bytes()
+    callee: Dim = 0
+    for call in program.calls:
+        needed = signatures[call.function.name].workspace_bytes
+        callee = maximum(callee, _head_rows(needed) if call is program.head else needed)
+    return Layout(
+        {value: offsets[slot] for value, slot in taken.items()}, total, add(total, callee)
+    )
+
+
+def _head_rows(dim: Dim) -> Dim:
+    """The head's T is the number of logit rows."""
+    return substitute(dim, {"T": R})
+
+
+class _Main:
+    def __init__(
+        self, program: Program, signatures: Mapping[str, Signature], layout: Layout,
+        weight_offsets_bytes: Mapping[str, int], weights_size_bytes: int, arguments: list[ir.Value],
+    ) -> None:  # fmt: skip
+        self.program, self.signatures, self.layout = program, signatures, layout
+        self.weight_offsets, self.weights_size = weight_offsets_bytes, weights_size_bytes
+        (self.weights, self.tokens, self.positions, self.state, self.workspace,
+         self.logits) = arguments  # fmt: skip
+        self.entries = state_layout(program)
+        self.state_bytes = sum(entry.size_bytes_per_position for entry in self.entries)
+        state_size = memref.dim(self.state, b.index(1))
+        n_tokens = memref.dim(self.tokens, b.index(1))
+        self.symbols = {
+            "T": n_tokens,
+            "R": memref.dim(self.logits, b.index(1)),
+            "C": arith.divui(state_size, b.index(self.state_bytes)),
+        }
+
+    def dim(self, dim: Dim) -> ir.Value:
+        if not isinstance(dim, Linear):
+            return b.index(dim)
+        total = b.index(dim.const)
+        for name, coefficient in zip(SYMBOLS, dim.terms, strict=True):
+            if coefficient:
+                term = arith.muli(self.symbols[name], b.index(coefficient))
+                total = arith.addi(total, term)
+        return total
+
+    def check(self) -> ir.Value:
+        """Return the first error code that applies, 0 for none."""
+        one, decode = b.index(1), self.program.logits.type.shape[1] == 1
+        tokens, rows, length = (self.symbols[name] for name in ("T", "R", "C"))
+        batch = [memref.dim(x, b.index(0)) for x in
+                 (self.tokens, self.positions, self.state, self.logits)]  # fmt: skip
+        wrong_batch = _any([_ne(size, one) for size in batch])
+        wrong_tokens = _ne(tokens, one) if decode else _less(tokens, one)
+        state = memref.dim(self.state, b.index(1))
+        whole = b.index(self.state_bytes * POSITION_BLOCK)
+        ragged = _any([_ne(arith.remui(state, whole), b.index(0)), _less(state, whole)])
+        vocabulary = self.program.logits.type.shape[2]
+        assert isinstance(vocabulary, int)
+        tests = {
+            1: wrong_batch,
+            2: wrong_tokens,
+            3: _less(tokens, rows),
+            4: ragged,
+            6: _less(memref.dim(self.weights, b.index(0)), b.index(self.weights_size)),
+            7: _less(memref.dim(self.workspace, b.index(0)), self.dim(self.layout.size_bytes)),
+            8: _ne(memref.dim(self.logits, b.index(2)), b.index(vocabulary)),
+        }
+        i32 = b.element_type("i32")
+        code = b.like(0, i32)
+        for number in sorted(tests, reverse=True):
+            code = arith.select(tests[number], b.like(number, i32), code)
+        shapes_fit = arith.cmpi(arith.CmpIPredicate.eq, code, b.like(0, i32))
+        choice = scf.IfOp(shapes_fit, [i32], has_else=True)
+        with ir.InsertionPoint(choice.then_block):
+            scf.yield_([self.check_values(tokens, length)])
+        with ir.InsertionPoint(choice.else_block):
+            scf.yield_([code])
+        return choice.results[0]
+
+    def check_values(self, tokens: ir.Value, length: ir.Value) -> ir.Value:
+        """Check what has to be read: the position and the token ids."""
+        i32, i64 = b.element_type("i32"), b.element_type("i64")
+        position = memref.load(self.positions, [b.index(0)])
+        slack = arith.subi(arith.index_cast(i64, length), arith.index_cast(i64, tokens))
+        outside = arith.ori(
+            arith.cmpi(arith.CmpIPredicate.slt, position, b.like(0, i64)),
+            arith.cmpi(arith.CmpIPredicate.sgt, position, slack),
+        )
+        vocabulary = self.program.logits.type.shape[2]
+        assert isinstance(vocabulary, int)
+        false = b.like(0, ir.IntegerType.get_signless(1))
+        with b.carry(b.index(0), tokens, b.index(1), [false]) as c:
+            token = memref.load(self.tokens, [b.index(0), c.i])
+            wrong = arith.cmpi(arith.CmpIPredicate.uge, token, b.like(vocabulary, i64))
+            c.values = [arith.ori(c.values[0], wrong)]
+        code = arith.select(c.results[0], b.like(9, i32), b.like(0, i32))
+        return arith.select(outside, b.like(5, i32), code)
+
+    def value(self, value: Value, is_head_input: bool) -> ir.Value:
+        """Return the memref of a value of the main graph."""
+        if value.name == "tokens":
+            size = 1 if value.type.shape[1] == 1 else self.symbols["T"]
+            return b.reinterpret(self.tokens, "i64", 0, [1, size], [size, 1])
+        if value.name == "positions":
+            return b.reinterpret(self.positions, "i64", 0, [1], [1])
+        if "_cache." in value.name:
+            return self.cache(value)
+        at = self.dim(self.layout.offsets_bytes[value])
+        type_ = value.type
+        if is_head_input and isinstance(type_.shape[1], Linear):
+            row_bytes = _row_bytes(type_)
+            skipped = arith.subi(self.symbols["T"], self.symbols["R"])
+            at = arith.addi(at, arith.muli(skipped, b.index(row_bytes)))
+            type_ = TensorType(tuple(_head_rows(dim) for dim in type_.shape), type_.dtype)
+        sizes = [self.dim(dim) for dim in type_.shape if isinstance(dim, Linear)]
+        return b.view(self.workspace, type_.dtype, at, type_.shape, sizes)
+
+    def cache(self, value: Value) -> ir.Value:
+        (entry,) = (entry for entry in self.entries if entry.value == value)
+        size = memref.dim(self.state, b.index(1))
+        flat = b.reinterpret(self.state, "i8", 0, [size], [1])
+        flat = memref.cast(b.memref_type([None], "i8"), flat)
+        at = self.dim(scale(C, entry.offset_bytes_per_position))
+        length = self.symbols["C"]
+        if is_key_cache(value.type):
+            groups, width, _ = value.type.shape
+            blocks = arith.divui(length, b.index(POSITION_BLOCK))
+            shape = [groups, None, width, POSITION_BLOCK]
+            return b.view(flat, value.type.dtype, at, shape, [blocks])
+        return b.view(flat, value.type.dtype, at, value.type.shape, [length])
+
+    def result(self, value: Value) -> ir.Value:
+        if value != self.program.logits:
+            return self.value(value, False)
+        type_ = value.type
+        rows = 1 if type_.shape[1] == 1 else self.symbols["R"]
+        vocabulary = type_.shape[2]
+        assert isinstance(vocabulary, int)
+        return b.reinterpret(self.logits, "f32", 0, [1, rows, vocabulary],
+                             [_times(rows, vocabulary), vocabulary, 1])  # fmt: skip
+
+    def call(self, call: Call, workspace: ir.Value) -> None:
+        described = self.signatures[call.function.name]
+        operands = [self.value(value, call is self.program.head) for value in call.operands]
+        for weight in call.weights:
+            at = b.index(self.weight_offsets[weight.name])
+            operands.append(b.view(self.weights, weight.dtype, at, weight.stored_shape, []))
+        operands += [self.result(value) for value in call.results]
+        operands.append(workspace)
+        typed = [_as(value, type_) for value, type_ in
+                 zip(operands, described.inputs, strict=True)]  # fmt: skip
+        func.CallOp([], described.name, typed)
+
+    def run(self) -> None:
+        total = memref.dim(self.workspace, b.index(0))
+        at = self.dim(self.layout.callee_offset_bytes)
+        rest = b.view(self.workspace, "i8", at, [None], [arith.subi(total, at)])
+        for call in self.program.calls[:-1]:
+            self.call(call, rest)
+        wanted = arith.cmpi(arith.CmpIPredicate.ugt, self.symbols["R"], b.index(0))
+        with b.when(wanted):
+            self.call(self.program.head, rest)
+
+
+def _times(rows: int | ir.Value, columns: int) -> int | ir.Value:
+    return rows * columns if isinstance(rows, int) else arith.muli(rows, b.index(columns))
+
+
+def _row_bytes(type_: TensorType) -> int:
+    columns = 1
+    for dim in type_.shape[2:]:
+        assert isinstance(dim, int)
+        columns *= dim
+    return columns * DTYPE_BYTES[type_.dtype]
+
+
+def _as(value: ir.Value, type_: ir.Type) -> ir.Value:
+    return value if value.type == type_ else memref.cast(type_, value)
+
+
+def _less(x: ir.Value, y: ir.Value) -> ir.Value:
+    return arith.cmpi(arith.CmpIPredicate.ult, x, y)
+
+
+def _ne(x: ir.Value, y: ir.Value) -> ir.Value:
+    return arith.cmpi(arith.CmpIPredicate.ne, x, y)
+
+
+def _any(tests: list[ir.Value]) -> ir.Value:
+    result = tests[0]
+    for test in tests[1:]:
+        result = arith.ori(result, test)
+    return result
+
+
+def emit_main(
+    program: Program,
+    entry: str,
+    signatures_of: Mapping[str, Signature],
+    layout: Layout,
+    weight_offsets_bytes: Mapping[str, int],
+    weights_size_bytes: int,
+) -> str:
+    """Return the text of the `forward_*` module with the function `entry`. Needs the context that
+    the signatures' types belong to."""
+    module = ir.Module.create()
+    inputs = [
+        b.memref_type([None], "i8"),
+        b.memref_type([None, None], "i64"),
+        b.memref_type([None], "i64"),
+        b.memref_type([None, None], "i8"),
+        b.memref_type([None], "i8"),
+        b.memref_type([None, None, None], "f32"),
+    ]
+    i32 = b.element_type("i32")
+    with ir.InsertionPoint(module.body):
+        op = func.FuncOp(entry, (inputs, [i32]))
+        op.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
+        with ir.InsertionPoint(op.add_entry_block()):
+            main = _Main(program, signatures_of, layout, weight_offsets_bytes,
+                         weights_size_bytes, list(op.arguments))  # fmt: skip
+            code = main.check()
+            fine = arith.cmpi(arith.CmpIPredicate.eq, code, b.like(0, i32))
+            with b.when(fine):
+                main.run()
+            func.ReturnOp([code])
+    for described in reversed(signatures_of.values()):
+        b.declare(module, described.name, described.inputs)
+    return b.tidy(module)

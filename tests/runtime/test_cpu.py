@@ -1,0 +1,48 @@
+"""How many threads a process should use, on machines made of files."""
+
+from pathlib import Path
+
+import pytest
+
+from aotlm_runtime import cpu
+
+
+def test_hyperthreads_share_a_core(tmp_path: Path) -> None:
+    for index, siblings in enumerate(["0,2", "1,3", "0,2", "1,3"]):
+        folder = tmp_path / f"cpu{index}/topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(f"{siblings}\n")
+    assert cpu.physical_cores({0, 1, 2, 3}, tmp_path) == 2
+    assert cpu.physical_cores({1, 3}, tmp_path) == 1
+    assert cpu.physical_cores({0, 9}, tmp_path) == 2
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "limit"),
+    [
+        ("max 100000", "150000 100000", 1.5),
+        ("200000 100000", "max 100000", 2),
+        ("100000 100000", "400000 100000", 1),
+        ("max 100000", "max 100000", None),
+    ],
+)
+def test_the_smallest_limit_of_the_groups_holds(
+    tmp_path: Path, outer: str, inner: str, limit: float | None
+) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/cpu.max").write_text(f"{outer}\n")
+    (tmp_path / "a/b/cpu.max").write_text(f"{inner}\n")
+    membership = tmp_path / "cgroup"
+    membership.write_text("1:cpu:/old\n0::/a/b\n")
+    assert cpu.cgroup_cpu_limit(tmp_path, membership) == limit
+
+
+def test_the_default_respects_affinity_and_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "physical_cores", lambda cpus: 8)
+    for limit, threads in [(None, 8), (2.5, 2), (0.5, 1), (16.0, 8)]:
+        monkeypatch.setattr(cpu, "cgroup_cpu_limit", lambda limit=limit: limit)
+        assert cpu.default_threads() == threads
+
+
+def test_this_cpu_has_features() -> None:
+    assert cpu.cpu_features()

@@ -1,0 +1,131 @@
+"""The law: the pieces, joined, are the text of all ids decoded at once."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models
+
+from aotlm_runtime.characters import whole_characters
+from aotlm_runtime.text import Text
+from tests.runtime import fake
+
+WORDS = ("▁", "▁the", "▁a", "n", "'", "s", ".", "é", "▁🙂", "\u200d", "👩", "🏽", "\ufffd", " ")
+
+
+def text_of(tokenizer: Tokenizer) -> Text:
+    return Text({"tokenizer.json": tokenizer.to_str().encode()})
+
+
+def sentencepiece(decoder: decoders.Decoder) -> Tokenizer:
+    """Words with a special token and the bytes that others fall back to."""
+    names = ["<s>", *WORDS, *(f"<0x{byte:02X}>" for byte in range(256))]
+    vocabulary = {name: index for index, name in enumerate(names)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True))
+    tokenizer.decoder = decoder
+    tokenizer.add_special_tokens([AddedToken("<s>", special=True)])
+    tokenizer.add_tokens([AddedToken("<think>")])
+    return tokenizer
+
+
+def llama() -> Tokenizer:
+    steps = [
+        decoders.Replace("▁", " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+        decoders.Strip(" ", 1, 0),
+    ]
+    return sentencepiece(decoders.Sequence(steps))
+
+
+def wordpiece() -> Tokenizer:
+    names = ["[UNK]", "a", "##b", "c", "##é", ".", "'", "n", "##'t", "🙂"]
+    vocabulary = {name: index for index, name in enumerate(names)}
+    tokenizer = Tokenizer(models.WordPiece(vocab=vocabulary, unk_token="[UNK]"))
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+TEXTS = {
+    "bytes": text_of(fake.byte_tokenizer()),
+    "llama": text_of(llama()),
+    "metaspace": text_of(sentencepiece(decoders.Metaspace())),
+    "wordpiece": text_of(wordpiece()),
+}
+
+
+def pieces(text: Text, ids: Sequence[int]) -> list[str]:
+    detokenizer = text.detokenizer()
+    return [*(detokenizer.push(token) for token in ids), detokenizer.finish()]
+
+
+@pytest.mark.parametrize("name", sorted(TEXTS))
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_the_pieces_of_random_ids_join_to_their_text(name: str, data: st.DataObject) -> None:
+    text = TEXTS[name]
+    ids = data.draw(st.lists(st.integers(0, text.vocabulary - 1), max_size=40))
+    assert "".join(pieces(text, ids)) == text.decode(ids)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=30))
+def test_no_piece_of_real_text_has_a_replacement_character(original: str) -> None:
+    original = original.replace("\ufffd", "")
+    text = TEXTS["bytes"]
+    found = pieces(text, list(original.encode()))
+    assert "".join(found) == original
+    assert not any("\ufffd" in piece for piece in found)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from([*WORDS, "<0xE2>", "<0x82>", "<0xAC>", "<0xFF>", "<s>"])))
+def test_runs_of_byte_tokens_are_given_out_when_they_end(names: list[str]) -> None:
+    text = TEXTS["llama"]
+    tokenizer = llama()
+    ids = [tokenizer.token_to_id(name) for name in names]
+    assert "".join(pieces(text, ids)) == text.decode(ids)
+
+
+def test_text_arrives_with_each_token() -> None:
+    found = pieces(TEXTS["bytes"], list("né!".encode()))
+    assert found == ["n", "", "é", "!", ""]
+
+
+def test_an_emoji_arrives_whole() -> None:
+    family = "👩🏽\u200d🚀"
+    found = pieces(TEXTS["bytes"], list(f"a{family}b🇩🇪🇫🇷c".encode()))
+    assert [piece for piece in found if piece] == ["a", f"{family}b", "🇩🇪", "🇫🇷", "c"]
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("", ""),
+        ("abc", "abc"),
+        ("日本", "日本"),
+        ("a\ufffd", "a"),
+        ("a\ufffd\ufffd", "a\ufffd"),
+        ("a🙂", "a"),
+        ("🙂🙂", "🙂"),
+        ("🙂 ", "🙂 "),
+        ("a👩\u200d", "a"),
+        ("a👩\u200d👩", "a"),
+        ("a👍🏽", "a"),
+        ("🇩", ""),
+        ("🇩🇪", "🇩🇪"),
+        ("🇩🇪🇫", "🇩🇪"),
+        ("x1\ufe0f", "x"),
+        ("\u200d", ""),
+    ],
+)
+def test_a_text_is_cut_between_characters(text: str, whole: str) -> None:
+    assert text[: whole_characters(text)] == whole
+
+
+def test_long_texts_keep_a_short_window() -> None:
+    detokenizer = TEXTS["bytes"].detokenizer()
+    for token in b"the quick brown fox " * 200:
+        detokenizer.push(token)
+    assert len(detokenizer._window) < 4

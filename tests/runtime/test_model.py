@@ -1,0 +1,141 @@
+"""A loaded bundle: answers, chats, their cache, their memory."""
+
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import aotlm_runtime
+from aotlm_runtime import errors
+from aotlm_runtime.model import Model
+from tests.runtime import fake
+
+
+def chat_ids(*texts: str) -> list[int]:
+    """The ids of alternating user and assistant texts, and of the next assistant's start."""
+    roles = [fake.USER, fake.ASSISTANT] * len(texts)
+    turns = [[role, *text.encode(), fake.END] for role, text in zip(roles, texts, strict=False)]
+    return [*(token for turn in turns for token in turn), fake.ASSISTANT]
+
+
+def text_after(ids: list[int], n_tokens: int = 1000) -> str:
+    return bytes(fake.expected(ids, n_tokens)).decode()
+
+
+def test_an_answer_follows_the_template(model: Model) -> None:
+    assert "".join(model.generate("abc")) == text_after(chat_ids("abc"))
+    assert model.last is not None
+    assert model.last.finish == "eos"
+
+
+def test_raw_continues_the_text(model: Model) -> None:
+    assert "".join(model.generate("abcd", raw=True)) == text_after(list(b"abcd"))
+
+
+def test_a_model_without_a_template_continues_the_text(bundle: Path, stub: bytes) -> None:
+    (bundle / "tokenizer/chat_template.jinja").unlink()
+    model = aotlm_runtime.load(fake.write_bundle(bundle, stub, template=None))
+    assert "".join(model.generate("abcd")) == text_after(list(b"abcd"))
+    with pytest.raises(errors.TokenizerInvalid, match="no chat template"):
+        list(model.chat().send("abcd"))
+
+
+def test_max_tokens_limits_the_answer(model: Model) -> None:
+    wanted = text_after(chat_ids("abc"), 2)
+    assert len(wanted) == 2
+    assert "".join(model.generate("abc", max_tokens=2)) == wanted
+    assert model.last is not None
+    assert (model.last.finish, model.last.generated) == ("max_tokens", 2)
+
+
+def test_a_chat_prefills_only_what_is_new(model: Model) -> None:
+    chat = model.chat()
+    first = "".join(chat.send("abc", max_tokens=3))
+    assert first == text_after(chat_ids("abc"), 3)
+    second = "".join(chat.send("efg", max_tokens=3))
+    ids = chat_ids("abc", first, "efg")
+    assert second == text_after(ids, 3)
+    assert model.last is not None
+    # the first prompt and all but the last token of the first answer are in the cache
+    reused = len(chat_ids("abc")) + len(first) - 1
+    assert (model.last.prompt_tokens, model.last.prefilled) == (len(ids), len(ids) - reused)
+
+
+def test_a_stopped_answer_stays_in_the_history(model: Model) -> None:
+    chat = model.chat()
+    with closing(chat.send("abc")) as pieces:
+        first = next(pieces)
+    assert [message["content"] for message in chat.messages] == ["abc", first]
+    second = "".join(chat.send("efg", max_tokens=3))
+    assert second == text_after(chat_ids("abc", first, "efg"), 3)
+
+
+def test_a_prompt_over_the_context_shows_both_numbers_and_keeps_the_chat(bundle: Path) -> None:
+    model = aotlm_runtime.load(bundle, context=20)
+    chat = model.chat()
+    list(chat.send("abc", max_tokens=2))
+    history = list(chat.messages)
+    with pytest.raises(errors.ContextExceeded, match="has 62 tokens, but the context holds 20"):
+        list(chat.send("x" * 50))
+    assert chat.messages == history
+
+
+def test_an_answer_ends_with_the_context(bundle: Path) -> None:
+    model = aotlm_runtime.load(bundle, context=8)
+    # of the prompt's seven tokens none is computed twice, and two more have a place
+    answer = "".join(model.generate("abdf"))
+    assert answer == text_after(chat_ids("abdf"), 2)
+    assert model.last is not None
+    assert model.last.finish == "context"
+
+
+def test_the_same_prompt_again_gives_the_same_text(model: Model) -> None:
+    assert len({"".join(model.generate("abc", max_tokens=20)) for _ in range(3)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"context": 201}, "a context of 201 tokens is not possible: the model takes 1 to 200"),
+        ({"context": 0}, "a context of 0 tokens"),
+        ({"threads": 0}, "0 threads are not possible"),
+        ({"threads": 1000}, "takes 1 to 256"),
+    ],
+)
+def test_impossible_options_are_refused(
+    bundle: Path, options: dict[str, int], sentence: str
+) -> None:
+    with pytest.raises(errors.OptionInvalid, match=sentence):
+        aotlm_runtime.load(bundle, **options)
+
+
+def test_repeating_a_prompt_adds_no_memory(model: Model) -> None:
+    def run() -> int:
+        list(model.generate("abc", max_tokens=50))
+        model.session.rewind(0)
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    for _ in range(3):
+        before = run()
+    assert max(run() for _ in range(20)) - before < 1 << 20
+
+
+def test_neither_import_nor_use_needs_torch_or_the_compiler(bundle: Path) -> None:
+    package = Path(aotlm_runtime.__file__).parents[1]
+    script = (
+        "import sys, aotlm_runtime\n"
+        "light = {'numpy', 'tokenizers', 'jinja2', 'archspec', 'msgspec'} & set(sys.modules)\n"
+        f"text = ''.join(aotlm_runtime.load({str(bundle)!r}).generate('abc'))\n"
+        "heavy = {'torch', 'transformers', 'mlir', 'aotlm', 'safetensors'} & set(sys.modules)\n"
+        "print(sorted(light), sorted(heavy), len(text) > 0)\n"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": str(package)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert out.stdout == "[] [] True\n"

@@ -1,0 +1,75 @@
+"""The commands: their names and flags, and errors as one sentence and an exit code."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FLAGS = {
+    "toolchain": (),
+    "import": ("--model", "--revision", "--dtype", "--out", "--force", "--dump-after"),
+    "compile": ("--dir", "--target", "--dump-after", "--list-passes"),
+    "package": ("--dir", "--out", "--compress"),
+    "run": ("--bundle", "--prompt", "--max-tokens", "--raw", "--threads", "--[no-]stats"),
+    "check": ("--dir", "--model"),
+    "demo": ("--prompt", "--dtype"),
+    "test": (),
+    "lint": (),
+}
+
+
+def _inv(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "invoke", *words], capture_output=True, text=True, cwd=ROOT
+    )
+
+
+def test_the_list_explains_every_command_in_one_line() -> None:
+    lines = [line for line in _inv("--list").stdout.splitlines()[1:] if line.strip()]
+    assert sorted(line.split()[0] for line in lines) == sorted(FLAGS)
+    assert all(len(line.split()) > 2 for line in lines)
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_help_explains_every_flag(name: str) -> None:
+    words = _inv("-h", name).stdout.split("Options:")[1]
+    for flag in (*FLAGS[name], "--debug"):
+        assert any(
+            line.split()[0].split("=")[0] == flag and len(line.split()) > 2
+            for line in words.splitlines()
+            if line.strip()
+        ), flag
+
+
+def test_an_error_is_one_sentence_and_exit_code_1(tmp_path: Path) -> None:
+    done = _inv("compile", "--dir", str(tmp_path))
+    assert done.returncode == 1
+    missing = tmp_path / "import" / "model.json"
+    assert done.stderr == f"error: {missing} is missing; run inv import first\n"
+
+
+def test_wrong_words_have_exit_code_2() -> None:
+    done = _inv("compile", "--dir", "nowhere", "--target", "pentium")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: unknown target 'pentium'")
+    assert _inv("run").returncode == 2
+
+
+def test_a_traceback_comes_only_with_debug(tmp_path: Path) -> None:
+    words = ("compile", "--dir", str(tmp_path))
+    assert "Traceback" not in _inv(*words).stderr
+    assert "Traceback" in _inv(*words, "--debug").stderr
+
+
+def test_list_passes_prints_the_pipeline() -> None:
+    lines = _inv("compile", "--list-passes").stdout.splitlines()
+    assert lines[0] == "fill-kernels"
+    assert lines[-1].startswith("llc -O3")
+
+
+def test_a_dash_is_taken_as_the_prompt() -> None:
+    done = _inv("run", "--bundle", "no-such-bundle", "--prompt", "-")
+    assert done.returncode == 1
+    assert "no-such-bundle" in done.stderr

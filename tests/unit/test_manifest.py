@@ -1,0 +1,104 @@
+"""The schema: what is written is read back, and what is wrong is named."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aotlm_runtime import manifest as schema
+from aotlm_runtime.errors import ManifestInvalid
+from tests.runtime import fake
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    fake.write_manifest(tmp_path, {name: b"" for name in _NAMES})
+    return tmp_path / "manifest.json"
+
+
+_NAMES = (
+    "lib/test/include/aotlm_model.h",
+    "lib/test/libaotlm_model.a",
+    "lib/test/libaotlm_model.so",
+    "weights.safetensors",
+)
+
+
+def edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_manifest_is_read_back_and_written_as_the_same_bytes(path: Path) -> None:
+    manifest = schema.read_manifest(path)
+    assert schema.encode(manifest) == path.read_bytes()
+    assert manifest.abi == fake.abi()
+
+
+def test_json_has_sorted_keys_two_spaces_and_a_final_newline(path: Path) -> None:
+    text = path.read_text()
+    assert text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"
+
+
+def test_the_digest_covers_every_field_but_itself() -> None:
+    plain = fake.abi()
+    assert schema.abi_digest(plain) == plain.digest
+    assert fake.abi(position_block=128).digest != plain.digest
+    assert fake.abi(decode_workspace=schema.Bytes(C=1)).digest != plain.digest
+    assert schema.abi_digest(fake.abi(digest="x")) == plain.digest
+
+
+def test_bytes_are_linear_in_the_sizes_of_a_call() -> None:
+    size = schema.Bytes(const=1, T=10, R=100, C=1000, threads=10000)
+    assert size.at(T=2, R=3, C=4, threads=5) == 54321
+    assert size.at() == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"more": 1}, "unknown field `more`"),
+        ({"weights": 1}, r"Expected `str`, got `int` - at `\$.weights`"),
+        ({"format_version": 2}, "has format version 2, but this program reads version 1"),
+        ({"weights": "w"}, "uses the file 'w' but does not list it"),
+        ({"files": [{"path": "../x", "size_bytes": 0, "sha256": ""}]}, "not a plain relative path"),
+    ],
+)
+def test_a_wrong_manifest_is_refused_in_one_sentence(
+    path: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    edit(path, **changes)
+    with pytest.raises(ManifestInvalid, match=sentence) as caught:
+        schema.read_manifest(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_out_of_order_are_refused(path: Path) -> None:
+    files = json.loads(path.read_text())["files"]
+    edit(path, files=files[::-1])
+    with pytest.raises(ManifestInvalid, match="twice or out of order"):
+        schema.read_manifest(path)
+
+
+def test_a_manifest_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ManifestInvalid, match=r"cannot read .*none.json: No such file"):
+        schema.read_manifest(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("path", "is_safe"),
+    [
+        ("a/b.c", True),
+        (".pad", True),
+        ("", False),
+        ("/a", False),
+        ("a//b", False),
+        ("a/./b", False),
+        ("a/../b", False),
+        ("a/", False),
+        ("a\\b", False),
+        ("a\0b", False),
+    ],
+)
+def test_only_plain_relative_paths_are_safe(path: str, is_safe: bool) -> None:
+    assert schema.is_safe_path(path) is is_safe
