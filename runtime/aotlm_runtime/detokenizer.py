@@ -26,11 +26,16 @@ class Detokenizer:
         self._window: list[int] = []
         self._given = 0  # characters of the window's text that were given out
         self._n_old = 0  # ids of the window whose text was given out entirely
+        self._is_in_run = False  # the last ids are fragments
 
     def push(self, token: int) -> str:
         """Return the text that `token` completes, which can be empty."""
         self._window.append(token)
-        if token in self._fragments:
+        self._is_in_run = token in self._fragments or (
+            # a special token has no text and does not end a run either
+            self._is_in_run and not self._decode([token])
+        )
+        if self._is_in_run:
             return ""
         text = self._decode(self._window)
         end = max(whole_characters(text), self._given)
@@ -43,7 +48,7 @@ class Detokenizer:
     def finish(self) -> str:
         """Return what was held back; the sequence ends here."""
         text = self._decode(self._window)[self._given :]
-        self._window, self._given, self._n_old = [], 0, 0
+        self._window, self._given, self._n_old, self._is_in_run = [], 0, 0, False
         return text
 
     def _slide(self) -> None:

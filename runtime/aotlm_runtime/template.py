@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any
 
 import jinja2
 import jinja2.ext
@@ -12,6 +12,8 @@ import jinja2.sandbox
 from aotlm_runtime.errors import TemplateFailed
 
 Message = Mapping[str, str]
+
+_GENERATION = {"generation"}
 
 
 class ChatTemplate:
@@ -81,7 +83,7 @@ class _Dict:
 class _Generation(jinja2.ext.Extension):
     """The block `generation` marks an assistant's own words for training; here it is its body."""
 
-    tags: ClassVar = {"generation"}
+    tags = _GENERATION
 
     def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
         """Turn the block into a call that returns the body, which gives it a scope of its own."""

@@ -1,8 +1,8 @@
 """Outputs that are whole or absent: written beside their final name, then renamed."""
 
+import glob
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +18,9 @@ def new_folder(final: Path) -> Iterator[Path]:
         AotlmError: the disk is full or the place cannot be written.
     """
     with _plain_errors(final):
-        final.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".tmp", dir=final.parent))
-        made.chmod(0o755)
+        made = _place_beside(final)
         try:
+            made.mkdir()
             yield made
             _replace_folder(made, final)
         finally:
@@ -36,13 +35,29 @@ def new_file(final: Path) -> Iterator[Path]:
         AotlmError: the disk is full or the place cannot be written.
     """
     with _plain_errors(final):
-        final.parent.mkdir(parents=True, exist_ok=True)
-        made = final.with_name(f".{final.name}.{os.getpid()}.tmp")
+        made = _place_beside(final)
         try:
             yield made
             os.replace(made, final)
         finally:
             made.unlink(missing_ok=True)
+
+
+def _place_beside(final: Path) -> Path:
+    """Return an unused hidden name beside `final`; what killed processes left there is removed."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    for left in final.parent.glob(f".{glob.escape(final.name)}.*.tmp"):
+        owner = left.name.split(".")[-2]
+        if owner == str(os.getpid()) or not Path("/proc", owner).exists():
+            _remove(left)
+    return final.with_name(f".{final.name}.{os.getpid()}.tmp")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _replace_folder(made: Path, final: Path) -> None:

@@ -1,10 +1,12 @@
 """Choosing, loading and calling the compiled library."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from aotlm_runtime import errors, load
 from aotlm_runtime.library import CompiledModel, choose_library, describe
@@ -47,7 +49,7 @@ def test_a_library_without_an_entry_point_is_refused(stub: bytes) -> None:
 
 def test_an_error_code_becomes_the_manifests_sentence(stub: bytes) -> None:
     compiled = CompiledModel(stub, fake.abi())
-    buffers = [
+    buffers: list[NDArray[Any]] = [
         np.zeros(1, np.int8),
         np.zeros((1, 33), np.int64),
         np.array([7], np.int64),

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,7 +106,7 @@ def test_the_same_prompt_again_gives_the_same_text(model: Model) -> None:
     ],
 )
 def test_impossible_options_are_refused(
-    bundle: Path, options: dict[str, int], sentence: str
+    bundle: Path, options: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(errors.OptionInvalid, match=sentence):
         aotlm_runtime.load(bundle, **options)

@@ -229,16 +229,16 @@ def test_a_missing_module_is_named(tmp_path: Path) -> None:
         compile_import(tmp_path, TARGET)
 
 
+def _run(*words: object) -> None:
+    subprocess.run([str(word) for word in words], check=True)
+
+
 def _embed(compiled: Path, out: Path, compiler: tuple[str, ...]) -> Path:
     program = out / "embed"
-    subprocess.run(
-        [
-            *(*compiler, "-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror"),
-            *("-I", compiled / "include", ROOT / "examples/embed/main.c"),
-            *(compiled / "libaotlm_model.a", "-lm", "-lpthread", "-o", program),
-        ],
-        check=True,
-    )
+    flags = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror")
+    main, library = ROOT / "examples/embed/main.c", compiled / "libaotlm_model.a"
+    include = compiled / "include"
+    _run(*compiler, *flags, "-I", include, main, library, "-lm", "-lpthread", "-o", program)
     return program
 
 
@@ -266,15 +266,10 @@ def test_a_c_program_may_use_libomp_instead_of_the_pool(compiled: Path, tmp_path
     source.write_text(main.replace("  aotlm_set_threads((int32_t)threads);\n", ""))
     library = tmp_path / "without_pool.a"
     shutil.copy(compiled / "libaotlm_model.a", library)
-    subprocess.run([tool_path("llvm-ar"), "d", library, "threads.o"], check=True)
+    _run(tool_path("llvm-ar"), "d", library, "threads.o")
     program = tmp_path / "embed"
-    subprocess.run(
-        [
-            *(*zig_cc(), "-I", compiled / "include", source),
-            *(library, libomp, "-lm", f"-Wl,-rpath,{libomp.parent}", "-o", program),
-        ],
-        check=True,
-    )
+    flags = ("-I", compiled / "include", f"-Wl,-rpath,{libomp.parent}")
+    _run(*zig_cc(), *flags, source, library, libomp, "-lm", "-o", program)
     weights = compiled.parents[1] / "import" / "weights.safetensors"
     done = subprocess.run([program, weights, "3", "1"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "2 3 4\n")
@@ -299,7 +294,7 @@ def test_the_header_states_sizes_errors_and_the_digest(compiled: Path, tmp_path:
         "  AOTLM_VOCAB_SIZE, AOTLM_ABI_DIGEST); }\n"
     )
     program = tmp_path / "header"
-    subprocess.run([*zig_cc(), "-I", compiled / "include", source, "-o", program], check=True)
+    _run(*zig_cc(), "-I", compiled / "include", source, "-o", program)
     done = subprocess.run([program], capture_output=True, text=True)
     words = done.stdout.split()
     assert words[:4] == [str(64 * 16), str(64 + 40 + 16), "2", "8"]

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Any, Final
 
 import numpy as np
 
+from aotlm.errors import AotlmError
+from aotlm.outputs import new_file
 from aotlm.progress import Progress, silent
-from aotlm.weights.weight import Reader, Weight, pack
+from aotlm.weights.weight import Reader, Source, Weight, pack
 
 ALIGNMENT_BYTES: Final = 64
 DATA_ALIGNMENT_BYTES: Final = 4096
+LENGTH_BYTES: Final = 8  # a safetensors file starts with the header's length, u64 little-endian
+PAD: Final = "__pad."
 SAFETENSORS_DTYPES: Final = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
 
 
@@ -38,58 +43,91 @@ class WeightFilePlan:
 def plan_weight_file(
     weights: Sequence[Weight], metadata: Mapping[str, str] | None = None
 ) -> WeightFilePlan:
-    """Lay the weights out in the given order."""
-    entries: dict[str, object] = {}
+    """Lay the weights out in the given order.
+
+    The file's metadata is `metadata` and, for each weight, `tensor.<name>`: what it is made of.
+
+    Raises:
+        AotlmError: two weights have one name, or a name is one of the padding's.
+    """
+    _check_names(weights)
     offsets: dict[str, int] = {}
+    entries: dict[str, Any] = {}
     notes = dict(metadata or {})
-    at = n_pads = 0
+    end = n_pads = 0
     for weight in weights:
-        pad = -at % ALIGNMENT_BYTES
+        pad = -end % ALIGNMENT_BYTES
         if pad:
-            entries[f"__pad.{n_pads}"] = _entry("U8", (pad,), at, pad)
-            at, n_pads = at + pad, n_pads + 1
-        offsets[weight.name] = at
-        entries[weight.name] = _entry(
-            SAFETENSORS_DTYPES[weight.dtype], weight.stored_shape, at, weight.size_bytes
-        )
-        notes[weight.name] = _note(weight)
-        at += weight.size_bytes
+            entries[f"{PAD}{n_pads}"] = _entry("U8", (pad,), end, pad)
+            n_pads += 1
+        offsets[weight.name] = begin = end + pad
+        dtype = SAFETENSORS_DTYPES[weight.dtype]
+        entries[weight.name] = _entry(dtype, weight.stored_shape, begin, weight.size_bytes)
+        notes[f"tensor.{weight.name}"] = _note(weight)
+        end = begin + weight.size_bytes
     header = {"__metadata__": dict(sorted(notes.items())), **entries}
     table = sorted((w.name, w.dtype, w.stored_shape, offsets[w.name]) for w in weights)
     digest = hashlib.sha256(json.dumps(table).encode()).hexdigest()
-    return WeightFilePlan(tuple(weights), _padded(header), offsets, at, digest)
-
-
-def _entry(dtype: str, shape: tuple[int, ...], at: int, size_bytes: int) -> dict[str, object]:
-    return {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + size_bytes]}
-
-
-def _note(weight: Weight) -> str:
-    """Say in one line what the stored tensor is made of."""
-    shape = "x".join(map(str, weight.shape))
-    sources = [source.tensor or "zeros" for source in weight.sources]
-    return f"{weight.layout} {weight.arrangement} {shape} of {', '.join(sources)}"
-
-
-def _padded(header: dict[str, object]) -> bytes:
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-(len(text) + 8) % DATA_ALIGNMENT_BYTES)
-    return len(text).to_bytes(8, "little") + text
+    return WeightFilePlan(tuple(weights), _padded(header), offsets, end, digest)
 
 
 def write_weight_file(
     plan: WeightFilePlan, read: Reader, path: Path, progress: Progress = silent
 ) -> None:
-    """Write the file, one weight in memory at a time.
+    """Write the file, one weight in memory at a time; it is whole or absent.
+
+    `read` gives a source tensor as f32.
 
     Raises:
-        AotlmError: a tensor cannot be stored in its dtype, with its name.
+        AotlmError: a tensor cannot be stored in its dtype, or the file cannot be written.
     """
-    with path.open("wb") as file:
+    with new_file(path) as made, made.open("wb") as file:
         file.write(plan.header)
-        at = 0
+        end = 0
         for done, weight in enumerate(plan.weights, start=1):
-            file.write(bytes(plan.offsets_bytes[weight.name] - at))
-            file.write(memoryview(pack(weight, read).reshape(-1).view(np.uint8)))
-            at = plan.offsets_bytes[weight.name] + weight.size_bytes
+            begin = plan.offsets_bytes[weight.name]
+            file.write(bytes(begin - end))
+            _write(file, pack(weight, read))
+            end = begin + weight.size_bytes
             progress(done, len(plan.weights), weight.name)
+
+
+def _write(file: IO[bytes], array: np.ndarray[Any, Any]) -> None:
+    # bf16 is no type that the buffer protocol knows
+    file.write(array.reshape(-1).view(np.uint8).data)
+
+
+def _check_names(weights: Sequence[Weight]) -> None:
+    counts = Counter(weight.name for weight in weights)
+    wrong = sorted(name for name, n in counts.items() if n > 1 or name.startswith(PAD))
+    if wrong:
+        raise AotlmError(
+            f"the weight file cannot hold {', '.join(wrong)}: each name may occur once and none "
+            f"may start with {PAD}; report this model"
+        )
+
+
+def _entry(dtype: str, shape: tuple[int, ...], begin: int, size_bytes: int) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, begin + size_bytes]}
+
+
+def _note(weight: Weight) -> str:
+    """Describe what the stored tensor is made of, as JSON: enough to undo the packing."""
+    note = {
+        "arrangement": weight.arrangement,
+        "layout": weight.layout,
+        "shape": list(weight.shape),
+        "sources": [_source(source) for source in weight.sources],
+    }
+    return json.dumps(note, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _source(source: Source) -> str:
+    rows = f"[{source.rows[0]}:{source.rows[1]}]" if source.rows else ""
+    return f"{source.tensor or 'zeros'}{'.T' if source.transposed else ''}{rows}"
+
+
+def _padded(header: Mapping[str, Any]) -> bytes:
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-(LENGTH_BYTES + len(text)) % DATA_ALIGNMENT_BYTES)
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text

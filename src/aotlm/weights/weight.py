@@ -147,6 +147,7 @@ def pack(weight: Weight, read: Reader) -> Array:
     for rows in ARRANGEMENTS[weight.arrangement](weight, read):
         weight.storage.store(rows, out, first_row)
         first_row += len(rows)
+    assert first_row == weight.shape[0], f"{weight.name}: {first_row} rows for {weight.shape}"
     return out
 
 
