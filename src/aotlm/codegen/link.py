@@ -68,7 +68,7 @@ def link_shared(objects: Sequence[Path], out: Path, work: Path, failed: Path) ->
         *("-target", LINK_TARGET, *_LINK),
         f"-Wl,--version-script={script.name}",
         *(path.name for path in objects),
-        *("-lm", "-lpthread", "-o", str(library)),
+        *("-lm", "-lpthread", "-o", str(library.absolute())),
     )
     run_tool(Step(command, Path(objects[0].name)), failed, env=_zig_env(work), cwd=work)
     library.chmod(0o755)

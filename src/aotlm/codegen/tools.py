@@ -74,13 +74,15 @@ def run_tool(
             cwd=cwd,
         )
     except subprocess.TimeoutExpired:
-        raise _failure(step, f"did not end within {TIME_LIMIT_SECONDS} s", "", failed_dir) from None
+        what = f"did not end within {TIME_LIMIT_SECONDS} s"
+        raise _failure(step, what, "", failed_dir, cwd) from None
     except OSError as error:
         raise AotlmError(
             f"{step.command[0]} could not be started ({error.strerror}); run ./bootstrap again"
         ) from None
     if done.returncode != 0:
-        raise _failure(step, _ending(done.returncode), done.stdout + done.stderr, failed_dir)
+        output = done.stdout + done.stderr
+        raise _failure(step, _ending(done.returncode), output, failed_dir, cwd)
     return done.stdout
 
 
@@ -88,11 +90,14 @@ def _ending(code: int) -> str:
     return f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
 
 
-def _failure(step: Step, what: str, output: str, failed_dir: Path) -> AotlmError:
+def _failure(
+    step: Step, what: str, output: str, failed_dir: Path, cwd: Path | None
+) -> AotlmError:
     failed_dir.mkdir(parents=True, exist_ok=True)
     kept = failed_dir / step.source.name
-    if step.source.resolve() != kept.resolve():
-        shutil.copyfile(step.source, kept)
+    source = (cwd or Path()) / step.source
+    if source.resolve() != kept.resolve():
+        shutil.copyfile(source, kept)
     again = shlex.join(_repeat(step, kept))
     lines = output.strip().splitlines()[-_LAST_LINES:]
     tail = "".join(f"\n  | {line}" for line in lines)

@@ -1,0 +1,168 @@
+"""GGUF checkpoints, dequantised tensor by tensor the way transformers itself does.
+
+transformers reads a GGUF file only as a whole; its tables (names, the order of rotary rows) are
+used here one tensor at a time.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
+from transformers import modeling_gguf_pytorch_utils as tables
+from transformers.integrations.gguf import reader
+
+from aotlm.capture.tensors import Array, StoredTensor
+from aotlm.errors import AotlmError
+
+DEFAULT_ALIGNMENT_BYTES: Final = 32  # of the data section, where the file does not say
+BROKEN: Final = (ValueError, KeyError, IndexError, TypeError, OverflowError, OSError, struct.error)
+
+Entry = tuple[str, tuple[int, ...], int, int]  # name, shape, type, offset in the data section
+
+
+@dataclass(frozen=True)
+class GgufTable:
+    """What a GGUF file says before its data."""
+
+    path: Path
+    metadata: Mapping[str, Any]
+    entries: tuple[Entry, ...]
+    data_start: int
+
+    @property
+    def architecture(self) -> str:
+        """Return llama.cpp's name of the architecture."""
+        return str(self.metadata["general.architecture"])
+
+
+def read_gguf_table(path: Path) -> GgufTable:
+    """Read the metadata and the list of tensors.
+
+    Raises:
+        AotlmError: the file is truncated, not GGUF, or one of several parts.
+    """
+    try:
+        blob = np.memmap(path, np.uint8, mode="r")
+        metadata, n_tensors, at = reader._read_metadata(blob, str(path))
+        entries, at = reader._read_tensor_table(blob, n_tensors, at)
+        alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT_BYTES)
+        table = GgufTable(path, metadata, tuple(entries), -(-at // alignment) * alignment)
+        ends = [table.data_start + entry[3] + _size_bytes(entry) for entry in entries]
+    except BROKEN as error:
+        raise AotlmError(f"{path} is not a whole GGUF file ({error}); fetch it again") from error
+    if max(ends, default=0) > path.stat().st_size:
+        raise AotlmError(
+            f"{path} has {path.stat().st_size} bytes, but its tensors need {max(ends)}; "
+            "fetch it again"
+        )
+    if metadata.get("split.count", 1) > 1:
+        raise AotlmError(
+            f"{path} is one of {metadata['split.count']} parts; join them with llama-gguf-split "
+            "--merge first"
+        )
+    return table
+
+
+def gguf_tensors(table: GgufTable, config: PretrainedConfig) -> dict[str, StoredTensor]:
+    """Return the tensors by their names in the file.
+
+    Raises:
+        AotlmError: lists the quantised types that cannot be decoded.
+    """
+    kinds = sorted({GGMLQuantizationType(entry[2]) for entry in table.entries})
+    unknown = [kind.name for kind in kinds if not _decodable(kind)]
+    if unknown:
+        raise AotlmError(
+            f"{table.path} holds tensors of type {', '.join(unknown)}, which cannot be decoded; "
+            "take another quantisation of the model"
+        )
+    processor = _processor(table, config)
+    return {entry[0]: _tensor(table, entry, processor) for entry in table.entries}
+
+
+def gguf_config(path: Path) -> PretrainedConfig:
+    """Return the configuration that transformers reads out of the file."""
+    fields, _ = PretrainedConfig.get_config_dict(path.parent, gguf_file=path.name)
+    return AutoConfig.for_model(**fields)
+
+
+@dataclass(frozen=True)
+class _Root:
+    """A model that shows no submodules: their names make transformers' map no richer, but slow."""
+
+    config: PretrainedConfig
+    state_dict: Callable[[], Mapping[str, Any]]
+    named_children: Callable[[], tuple[()]] = tuple
+
+
+def gguf_names(
+    table: GgufTable, model: PreTrainedModel, config: PretrainedConfig
+) -> dict[str, str]:
+    """Map names of the file to the module tree's."""
+    processor = _processor(table, config)
+    try:
+        names = tables.get_gguf_hf_weights_map(_Root(config, model.state_dict), processor)
+        if {name for name, _ in model.named_parameters()} - set(names.values()):
+            names = tables.get_gguf_hf_weights_map(model, processor)
+    except NotImplementedError as error:
+        raise AotlmError(
+            f"{table.path} is a {table.architecture} model, whose tensors' names are unknown; "
+            "import the model's safetensors"
+        ) from error
+    return dict(names)
+
+
+def _processor(table: GgufTable, config: PretrainedConfig) -> tables.TensorProcessor:
+    kind = tables.TENSOR_PROCESSORS.get(table.architecture, tables.TensorProcessor)
+    return kind(config=config.to_dict())
+
+
+def _tensor(table: GgufTable, entry: Entry, processor: tables.TensorProcessor) -> StoredTensor:
+    name, shape, kind, offset = entry
+    dtype = GGMLQuantizationType(kind).name
+    # a single value seen as the whole shape: what becomes of the shape, without the memory
+    final_shape = _processed(np.broadcast_to(np.float32(1), shape), name, processor).shape
+    decode = partial(_decode, entry=entry, processor=processor)
+    begin = table.data_start + offset
+    return StoredTensor(name, dtype, final_shape, table.path, begin, _size_bytes(entry), decode)
+
+
+def _decode(stored: Array, entry: Entry, processor: tables.TensorProcessor) -> Array:
+    name, shape, kind, _ = entry
+    rows = stored.reshape(*shape[:-1], -1)
+    values = dequantize(rows, GGMLQuantizationType(kind))
+    return _processed(values.reshape(shape), name, processor)
+
+
+def _processed(values: Array, name: str, processor: tables.TensorProcessor) -> Array:
+    """Undo what llama.cpp's converter did to a tensor (rows of q and k in another order, …)."""
+    kept: dict[str, dict[str, Any]] = {"tensors": {}}
+    result = processor.process(
+        weights=values, name=name, tensor_key_mapping={}, parsed_parameters=kept
+    )
+    if result.name is None:  # it was put aside under its final name
+        (tensor,) = kept["tensors"].values()
+        return np.asarray(tensor)
+    return np.asarray(result.weights)
+
+
+def _size_bytes(entry: Entry) -> int:
+    block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(entry[2])]
+    return int(prod(entry[1]) // block * block_bytes)
+
+
+def _decodable(kind: GGMLQuantizationType) -> bool:
+    try:
+        dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
+    except NotImplementedError:
+        return False
+    return True

@@ -1,0 +1,104 @@
+"""Safetensors checkpoints: one file, or several with an index."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+
+from aotlm.capture.tensors import Array, StoredTensor
+from aotlm.errors import AotlmError
+
+SINGLE: Final = "model.safetensors"
+INDEX: Final = "model.safetensors.index.json"
+DTYPES: Final[Mapping[str, Any]] = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": ml_dtypes.bfloat16,
+}
+
+
+def safetensors_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of a folder by their names in the checkpoint.
+
+    Raises:
+        AotlmError: a file is missing, truncated, not safetensors, or holds other than floats.
+    """
+    return {tensor.name: tensor for path in _paths(folder) for tensor in _tensors(path)}
+
+
+def safetensors_names(model: PreTrainedModel, stored: Mapping[str, StoredTensor]) -> dict[str, str]:
+    """Map names of the checkpoint to the module tree's, by transformers' own rules.
+
+    Names that transformers would split or join tensors for (experts) are left out.
+    """
+    rules = get_model_conversion_mapping(model)
+    renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
+    converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
+    wanted = model.state_dict()
+    names = {}
+    for name in sorted(stored):
+        for rules_used in ((renamings, converters), ([], [])):
+            new, converter = rename_source_key(name, *rules_used, model.base_model_prefix, wanted)
+            if new in wanted and converter is None:
+                names[name] = new
+                break
+    return names
+
+
+def _paths(folder: Path) -> list[Path]:
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE]
+    index = folder / INDEX
+    if not index.is_file():
+        raise AotlmError(
+            f"{folder} has no {SINGLE}, no {INDEX} and no .gguf file; other kinds of weights are "
+            "not read, so save the model with save_pretrained first"
+        )
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise AotlmError(f"{index} is no index of safetensors; fetch it again") from error
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise AotlmError(f"{folder} lacks {', '.join(missing)}; fetch what is missing")
+    return [folder / name for name in names]
+
+
+def _tensors(path: Path) -> list[StoredTensor]:
+    try:
+        with safe_open(path, framework="np"), path.open("rb") as file:  # checks the whole header
+            n_header = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(n_header))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise AotlmError(
+            f"{path} is not a whole safetensors file ({error}); fetch it again"
+        ) from error
+    header.pop("__metadata__", None)
+    return [_tensor(path, 8 + n_header, name, entry) for name, entry in sorted(header.items())]
+
+
+def _tensor(path: Path, data_start: int, name: str, entry: Mapping[str, Any]) -> StoredTensor:
+    begin, end = entry["data_offsets"]
+    decode = partial(_decode, name=name, dtype=entry["dtype"])
+    shape = tuple(entry["shape"])
+    return StoredTensor(name, entry["dtype"], shape, path, data_start + begin, end - begin, decode)
+
+
+def _decode(stored: Array, name: str, dtype: str) -> Array:
+    if dtype not in DTYPES:
+        raise AotlmError(
+            f"the tensor {name} is stored as {dtype}, wanted is {', '.join(sorted(DTYPES))}; "
+            "import the model that is not quantised"
+        )
+    return stored.view(DTYPES[dtype])
