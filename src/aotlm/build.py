@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,15 +171,14 @@ def _model_facts(source: ModelSource, files: ModelFiles, dtype: str) -> manifest
     groups, head_dim = keys[0].shape[:2]
     vocab_size = program.logits.type.shape[2]
     assert isinstance(groups, int) and isinstance(head_dim, int) and isinstance(vocab_size, int)
-    named = {name: source.tensors.stored(name) for name in _parameter_names(files)}
-    distinct = {tensor.name: tensor.shape for tensor in named.values()}
+    shapes = [source.tensors.stored(name).shape for name in source.tensors.names()]
     return manifest.Model(
         source=source.source,
         revision=source.revision,
         licence=source.licence,
         architecture=(config.architectures or [type(config).__name__])[0],
         dtype=dtype,
-        n_parameters=sum(_size(shape) for shape in distinct.values()),
+        n_parameters=sum(math.prod(shape) for shape in shapes),
         n_layers=len(keys),
         n_heads=config.num_attention_heads,
         n_kv_heads=groups,
@@ -191,32 +191,14 @@ def _model_facts(source: ModelSource, files: ModelFiles, dtype: str) -> manifest
     )
 
 
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for dim in shape:
-        size *= dim
-    return size
-
-
-def _parameter_names(files: ModelFiles) -> list[str]:
-    """Return the source tensors of the weight file, without the model's buffers."""
-    names = {
-        source.tensor: None
-        for weight in files.weights.weights
-        for source in weight.sources
-        if source.tensor.endswith((".weight", ".bias"))
-    }
-    return list(names)
-
-
 def _source_tensors(source: ModelSource) -> list[manifest.SourceTensor]:
-    stored = [source.tensors.stored(name) for name in source.tensors.names()]
-    return [
-        manifest.SourceTensor(
-            name=tensor.name, dtype=tensor.dtype, shape=list(tensor.shape), sha256=tensor.digest()
+    tensors = []
+    for name in source.tensors.names():
+        dtype, shape, digest = source.tensors.digest(name)
+        tensors.append(
+            manifest.SourceTensor(name=name, dtype=dtype, shape=list(shape), sha256=digest)
         )
-        for tensor in stored
-    ]
+    return tensors
 
 
 def describe_abi(files: ModelFiles) -> manifest.Abi:

@@ -52,11 +52,22 @@ def attention(
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """Mark an attention layer with its KV cache update; it is captured and never run.
+    """Mark an attention layer with its KV cache update.
 
-    q: [1, heads, T, D], k: [1, kv_heads, T, D], v: [1, kv_heads, T, E] → [1, T, heads, E].
+    q: [1, heads, T, D], k: [1, kv_heads, T, D], v: [1, kv_heads, T, E] → [1, T, heads, E], f32.
+    Run for real (only `inv check` does) it is causal attention from position 0.
     """
-    raise NotImplementedError("aotlm::attention exists only for capture")
+    group = q.shape[1] // k.shape[1]
+    keys, values = (x.repeat_interleave(group, dim=1) for x in (k, v))
+    scores = q @ keys.transpose(2, 3) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    at = torch.arange(q.shape[2])
+    seen = at[None] <= at[:, None]
+    if window is not None:
+        seen &= at[None] > at[:, None] - window
+    weights = torch.softmax(scores.masked_fill(~seen, float("-inf")), dim=-1)
+    return (weights @ values).transpose(1, 2).contiguous()
 
 
 @attention.register_fake

@@ -101,7 +101,10 @@ class _Root:
 
     config: PretrainedConfig
     state_dict: Callable[[], Mapping[str, Any]]
-    named_children: Callable[[], tuple[()]] = tuple
+
+    def named_children(self) -> list[tuple[str, Any]]:
+        """Return none."""
+        return []
 
 
 def gguf_names(

@@ -20,7 +20,7 @@ from aotlm.errors import AotlmError
 WANTED: Final = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "README.md"]
 # other formats of the same weights, which some models keep beside them
 UNWANTED: Final = ["*/*", "consolidated*.safetensors"]
-IDENTIFIER: Final = re.compile(r"[\w.-]+(/[\w.-]+)?")
+IDENTIFIER: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
 def is_hub_id(model: str) -> bool:

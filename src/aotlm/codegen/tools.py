@@ -90,9 +90,7 @@ def _ending(code: int) -> str:
     return f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
 
 
-def _failure(
-    step: Step, what: str, output: str, failed_dir: Path, cwd: Path | None
-) -> AotlmError:
+def _failure(step: Step, what: str, output: str, failed_dir: Path, cwd: Path | None) -> AotlmError:
     failed_dir.mkdir(parents=True, exist_ok=True)
     kept = failed_dir / step.source.name
     source = (cwd or Path()) / step.source

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from aotlm.errors import AotlmError
 from aotlm.graph import ops
 from aotlm.graph.ir import Graph, Node, make, rewrite
 
@@ -32,17 +33,31 @@ class FoldTransposes:
     name: str = "fold-transposes"
 
     def apply(self, graph: Graph) -> Graph:
-        """Return the Graph without products of weights."""
+        """Return the Graph without products.
+
+        Raises:
+            AotlmError: a product of two computed values, which no kernel does.
+        """
 
         def rule(node: Node, operands: tuple[Node, ...]) -> Node | None:
             if node.op is ops.MATMUL:
-                weight = _weight(operands[1])
-                return weight and make(ops.LINEAR, [operands[0], weight], node.location)
+                return _linear(node, operands)
             if node.op is ops.ADD:
                 return _with_bias(operands)
             return _view(node, operands[0]) if node.op is ops.VIEW else None
 
         return rewrite(graph, rule)
+
+
+def _linear(node: Node, operands: tuple[Node, ...]) -> Node:
+    weight = _weight(operands[1])
+    if weight is None:
+        raise AotlmError(
+            f"{node.location.module or 'the model'} multiplies two computed matrices "
+            f"({node.location.source or 'no source line'}), and only products with a weight are "
+            "supported, so this model cannot be compiled"
+        )
+    return make(ops.LINEAR, [operands[0], weight], node.location)
 
 
 def _with_bias(operands: tuple[Node, ...]) -> Node | None:

@@ -43,7 +43,9 @@ class _Half:
 
 def _half(node: Node) -> _Half | None:
     begin, end, linear = 0, node.shape[-1], node
-    if node.op is ops.SLICE and node.attrs["dim"] == len(node.shape) - 1:
+    if node.op is ops.SLICE:
+        if node.attrs["dim"] != len(node.shape) - 1 or node.attrs["step"] != 1:
+            return None
         begin, end, linear = node.attrs["start"], node.attrs["end"], node.operands[0]
     plain = linear.op is ops.LINEAR and not any(
         linear.attrs.get(name) for name in ("gate", "activation", "scale", "softcap", "residual")

@@ -30,7 +30,7 @@ def _turned(node: Node, x: Node) -> str | None:
             return "halves" if _part(lower, x, 0, r // 2, 1) else None
     if node.op is ops.VIEW and node.operands[0].op is ops.CONCAT:
         pair = node.operands[0]
-        if pair.attrs["dim"] != len(x.shape) or len(pair.operands) != 2:
+        if pair.attrs["dim"] != len(x.shape) or len(pair.operands) != 2 or pair.shape[-1] != 2:
             return None
         odd, even = (part.operands[0] if part.op is ops.VIEW else part for part in pair.operands)
         if odd.op is ops.NEG and _part(odd.operands[0], x, 1, r, 2) and _part(even, x, 0, r, 2):
@@ -38,9 +38,9 @@ def _turned(node: Node, x: Node) -> str | None:
     return None
 
 
-def _angles(node: Node) -> Node | None:
-    """Return the [1, T, r] table behind the [1, 1, T, r] factor."""
-    if len(node.shape) != 4 or node.shape[:2] != (1, 1):
+def _angles(node: Node, x: Node) -> Node | None:
+    """Return the [1, T, r] table behind the [1, 1, T, r] factor of x [.., T, r]."""
+    if len(node.shape) != 4 or node.shape != (1, 1, *x.shape[-2:]):
         return None
     if node.op is ops.VIEW and node.operands[0].shape == node.shape[1:]:
         return node.operands[0]
@@ -52,7 +52,7 @@ def _rotary(node: Node) -> Node | None:
         for x, cos in either_order(straight, ops.MUL):
             for y, sin in either_order(turned, ops.MUL):
                 kind = _turned(y, x)
-                tables = [_angles(cos), _angles(sin)]
+                tables = [_angles(cos, x), _angles(sin, x)]
                 if kind is not None and None not in tables:
                     return make(
                         ops.ROTARY, [x, *tables], node.location,  # type: ignore[list-item]

@@ -1,0 +1,187 @@
+"""`inv check`: the compiled model against PyTorch, stage by stage, as a table.
+
+The truth is PyTorch in f32, eager, on the model's own weights. In f32 our logits must agree with
+it to rounding; in f16 and bf16 our error must not exceed the error of PyTorch in that dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from aotlm.capture.importer import to_graph
+from aotlm.capture.reference import reference_model
+from aotlm.capture.source import DEMO, LOCAL, ModelSource, open_model
+from aotlm.capture.trace import Program, trace
+from aotlm.check.compiled import open_session
+from aotlm.check.prompts import PROMPTS
+from aotlm.check.truth import captured_logits, eager_logits, relative_l2
+from aotlm.codegen.compile import read_model_file
+from aotlm.errors import AotlmError
+from aotlm.graph.dims import evaluate
+from aotlm.graph.interpreter import Interpreter
+from aotlm.graph.ir import Node
+from aotlm_runtime.manifest import ModelFile
+from aotlm_runtime.session import Session
+
+Array = np.ndarray[Any, Any]
+Ids = list[int]
+
+SMALL: Final = 5_000_000  # parameters up to which the numpy interpreter is quick
+F32_TOLERANCE: Final = 5e-5  # f32 sums of some thousand terms in another order
+N_NEW_TOKENS: Final = 64
+N_OWN_ERROR_PROMPTS: Final = 3  # PyTorch in f16 takes minutes a prompt on a CPU without f16
+AGREEMENT: Final = {"f32": 1.0, "f16": 0.99, "bf16": 0.95}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    what: str
+    value: float
+    bound: float
+    at_least: bool = False
+
+    @property
+    def passed(self) -> bool:
+        """Say whether the value keeps its bound."""
+        return self.value >= self.bound if self.at_least else self.value <= self.bound
+
+
+def check(out_dir: Path, model: str | None = None) -> int:
+    """Compare the model in `out_dir` with PyTorch and print the table; return 1 if a row fails.
+
+    Raises:
+        AotlmError: nothing was imported or compiled there, or `model` holds other weights.
+    """
+    recorded = read_model_file(out_dir / "import")
+    source = _source(recorded, model)
+    _check_digests(recorded, source)
+    rows = compare(out_dir, recorded, source)
+    print(f"{'stage':<52} {'value':>10} {'bound':>10}")
+    for row in rows:
+        sign = "≥" if row.at_least else "≤"
+        verdict = "ok" if row.passed else "FAILED"
+        print(f"{row.what:<52} {row.value:>10.3g} {sign} {row.bound:<9.3g} {verdict}")
+    return 0 if all(row.passed for row in rows) else 1
+
+
+def _source(recorded: ModelFile, model: str | None) -> ModelSource:
+    facts = recorded.model
+    if model is None and facts.source == LOCAL:
+        raise AotlmError("the model was imported from this machine; name it again with --model")
+    same = model in (None, facts.source)
+    revision = facts.revision if same and facts.source != DEMO else None
+    return open_model(model or facts.source, revision)
+
+
+def _check_digests(recorded: ModelFile, source: ModelSource) -> None:
+    wanted = {tensor.name: tensor.sha256 for tensor in recorded.source_tensors}
+    seen = {name: source.tensors.digest(name)[2] for name in source.tensors.names()}
+    for name in sorted({**wanted, **seen}):
+        if wanted.get(name) != seen.get(name):
+            raise AotlmError(
+                f"{name} of {source.source} has sha256 {seen.get(name)}, but the import was made "
+                f"from {wanted.get(name)}; name the model that was imported, or import again"
+            )
+
+
+def _prompts(source: ModelSource, vocab_size: int) -> list[Ids]:
+    """Return the prompts' ids: chats where there is a template, random ids without a tokenizer."""
+    tokenizer = source.tokenizer
+    if tokenizer is None:
+        draw = np.random.default_rng(0)
+        return [draw.integers(0, vocab_size, 24).tolist() for _ in range(4)]
+    if tokenizer.chat_template is None:
+        return [tokenizer(text)["input_ids"] for text in PROMPTS]
+    options = {"add_generation_prompt": True, "return_dict": True}
+    chats = ([{"role": "user", "content": text}] for text in PROMPTS)
+    return [tokenizer.apply_chat_template(chat, **options)["input_ids"] for chat in chats]
+
+
+def compare(out_dir: Path, recorded: ModelFile, source: ModelSource) -> list[Row]:
+    """Return the table's rows."""
+    facts = recorded.model
+    prompts = _prompts(source, facts.vocab_size)
+    truth = reference_model(source)
+    program, _ = trace(source.config)
+    rows = [Row("captured program vs eager, f32 (relative L2)",
+                _mean(lambda ids: relative_l2(captured_logits(program, truth, ids),
+                                              eager_logits(truth, ids)), prompts[:2]),
+                F32_TOLERANCE)]  # fmt: skip
+    if facts.n_parameters <= SMALL:
+        rows.append(_interpreted(program, source, truth, prompts[0]))
+    session = open_session(out_dir, recorded)
+    answers = [greedy(session, ids) for ids in prompts]
+    texts = [ids + new for ids, new in zip(prompts, answers, strict=True)]
+    wanted = [eager_logits(truth, text[:-1]) for text in texts]
+    bound = F32_TOLERANCE
+    if facts.dtype != "f32":
+        own = reference_model(source, facts.dtype)
+        few = list(zip(texts, wanted, strict=True))[:N_OWN_ERROR_PROMPTS]
+        errors = [relative_l2(eager_logits(own, text[:-1]), logits) for text, logits in few]
+        bound = float(np.mean(errors))
+        del own
+    rows += _compiled(session, facts.dtype, prompts, texts, wanted, bound)
+    return rows
+
+
+def _mean(measure: Callable[[Ids], float], prompts: Sequence[Ids]) -> float:
+    return float(np.mean([measure(ids) for ids in prompts]))
+
+
+def greedy(session: Session, ids: Ids, n_tokens: int = N_NEW_TOKENS) -> Ids:
+    """Return the next n_tokens of the compiled model, EOS included like any other token."""
+    session.rewind(0)
+    new = [int(session.prefill(ids).argmax())]
+    while len(new) < n_tokens:
+        new.append(int(session.decode(new[-1]).argmax()))
+    return new
+
+
+def _compiled(
+    session: Session, dtype: str, prompts: list[Ids], texts: list[Ids], wanted: list[Array],
+    bound: float,
+) -> list[Row]:  # fmt: skip
+    prefill, decode, agreed, total = [], [], 0, 0
+    for ids, text, logits in zip(prompts, texts, wanted, strict=True):
+        session.rewind(0)
+        scored = np.concatenate([rows.copy() for rows in session.score(text[:-1])])
+        prefill.append(relative_l2(scored, logits))
+        session.rewind(len(ids))
+        stepped = np.stack([session.decode(token).copy() for token in text[len(ids) : -1]])
+        decode.append(relative_l2(stepped, logits[len(ids) :]))
+        best = logits[len(ids) - 1 :].argmax(-1)
+        agreed += int((best == np.array(text[len(ids) :])).sum())
+        total += len(best)
+    kind = "eager" if dtype == "f32" else f"PyTorch {dtype}'s own error"
+    share = AGREEMENT[dtype]
+    return [
+        Row(f"compiled prefill {dtype} vs {kind} (relative L2)", float(np.mean(prefill)), bound),
+        Row(f"compiled decode {dtype} vs {kind} (relative L2)", float(np.mean(decode)), bound),
+        Row(f"greedy tokens equal to f32 eager ({total} tokens)", agreed / total, share, True),
+    ]
+
+
+def _interpreted(program: Program, source: ModelSource, truth: Any, ids: Ids) -> Row:
+    graph = to_graph(program)
+
+    def read(node: Node) -> Array:
+        weight = node.attrs["weight"]
+        (part,) = weight.sources
+        known = program.buffers.get(part.tensor)
+        return source.tensors.read(part.tensor) if known is None else known
+
+    inputs: dict[str, Array] = {
+        node.attrs["name"]: np.zeros([evaluate(dim, {"C": 128}) for dim in node.shape], np.float32)
+        for node in graph.inputs[2:]
+    }
+    inputs |= {"tokens": np.array([ids]), "positions": np.array([0])}
+    (logits,) = Interpreter(read).run(graph, inputs)
+    error = relative_l2(logits[0], eager_logits(truth, ids))
+    return Row("Graph interpreter vs eager, f32 (relative L2)", error, F32_TOLERANCE)

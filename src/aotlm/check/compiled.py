@@ -1,0 +1,35 @@
+"""The compiled model of a folder that need not be packaged yet, as a session of the runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aotlm.errors import AotlmError
+from aotlm_runtime import manifest, mapping
+from aotlm_runtime.cpu import cpu_features, default_threads
+from aotlm_runtime.library import CompiledModel, choose_library
+from aotlm_runtime.manifest import Library, ModelFile
+from aotlm_runtime.session import Session
+
+MAX_CONTEXT = 4096
+
+
+def _libraries(out_dir: Path) -> list[Library]:
+    paths = sorted((out_dir / "lib").glob("*/library.json"))
+    if not paths:
+        raise AotlmError(f"{out_dir / 'lib'} holds no compiled library; run inv compile first")
+    return [manifest.decode(path.read_bytes(), Library, str(path)) for path in paths]
+
+
+def open_session(out_dir: Path, model: ModelFile) -> Session:
+    """Return a session on the weights and the best library of `out_dir`."""
+    library = choose_library(_libraries(out_dir), cpu_features())
+    compiled = CompiledModel((out_dir / library.shared).read_bytes(), model.abi)
+    path = out_dir / "import" / "weights.safetensors"
+    with path.open("rb") as file:
+        header = 8 + int.from_bytes(file.read(8), "little")
+        weights = mapping.map_file(file.fileno(), header, model.abi.weights_size_bytes)
+    context = min(model.model.context_length, MAX_CONTEXT)
+    return Session(
+        compiled, model.abi, weights, model.model.vocab_size, context, default_threads()
+    )
