@@ -1,0 +1,156 @@
+"""The tiny models as PyTorch runs them (eager, f32), and as the Graph's interpreter does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AttentionInterface, AutoModelForCausalLM, PretrainedConfig
+from transformers.masking_utils import AttentionMaskInterface, eager_mask
+
+from aotlm.capture.importer import to_graph
+from aotlm.capture.trace import Program, trace
+from aotlm.graph.dims import evaluate
+from aotlm.graph.interpreter import Interpreter
+from aotlm.graph.ir import Graph, Node
+from aotlm.passes.base import run_pipeline
+from aotlm.passes.pipeline import graph_pipeline
+from aotlm.weights.weight import Reader, pack, unpack
+from tests.numerics.configs import CASES, VOCAB_SIZE, redraw
+
+Array = np.ndarray[Any, Any]
+N_TOKENS = 75  # past four windows of 16, and past one block of 64 positions
+CACHE_LENGTH = 128
+
+
+@dataclass(frozen=True)
+class Captured:
+    """Both entry points of a model, as captured."""
+
+    programs: tuple[Program, Program]
+    prefill: Graph
+    decode: Graph
+
+
+def tokens(n: int = N_TOKENS) -> Array:
+    """Return n token ids, [n] i64, the same ones each time."""
+    return np.random.default_rng(3).integers(0, VOCAB_SIZE, n)
+
+
+def eager(config: PretrainedConfig) -> torch.nn.Module:
+    """Return a fresh model in f32 with eager attention."""
+    torch.manual_seed(0)
+    model: torch.nn.Module = AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation="eager"
+    )
+    return model.eval().requires_grad_(False)
+
+
+@cache
+def reference(name: str) -> torch.nn.Module:
+    """Return a case's model with its parameters redrawn; do not change it."""
+    model = eager(CASES[name].config())
+    redraw(model, CASES[name].query_gains)
+    return model
+
+
+def run_eager(model: torch.nn.Module, ids: Array) -> Array:
+    """Return the logits of every row, [T, V] f32."""
+    with torch.no_grad():
+        logits: Array = model(torch.from_numpy(ids)[None]).logits[0].numpy()
+    return logits
+
+
+@cache
+def reference_logits(name: str) -> Array:
+    """Return the reference's logits of `tokens()`."""
+    return run_eager(reference(name), tokens())
+
+
+@cache
+def captured(name: str) -> Captured:
+    """Capture a case; it has no weights."""
+    programs = trace(CASES[name].config())
+    return Captured(programs, *(to_graph(program) for program in programs))
+
+
+@cache
+def lowered(name: str) -> tuple[Graph, Graph]:
+    """Return the prefill and the decode Graph after all passes, for f32."""
+    graphs = (captured(name).prefill, captured(name).decode)
+    prefill, decode = (run_pipeline(graph, graph_pipeline("f32")) for graph in graphs)
+    return prefill, decode
+
+
+def reader(model: torch.nn.Module, program: Program) -> Reader:
+    """Return what gives a tensor by its name: the model's parameters, the captured buffers."""
+    state: Mapping[str, torch.Tensor] = model.state_dict()
+    return lambda name: program.buffers[name] if name in program.buffers else state[name].numpy()
+
+
+class Interpreted:
+    """Both Graphs of a model with one cache, run by the interpreter."""
+
+    def __init__(self, prefill: Graph, decode: Graph, read: Reader) -> None:
+        self.graphs = {"prefill": prefill, "decode": decode}
+        self.interpreter = Interpreter(lambda node: _logical(node, read))
+        self.caches = {
+            node.attrs["name"]: np.zeros(
+                [evaluate(dim, {"C": CACHE_LENGTH}) for dim in node.shape], np.float32
+            )
+            for node in prefill.inputs
+            if "_cache." in node.attrs["name"]
+        }
+
+    def run(self, entry: str, ids: Array, position: int) -> Array:
+        """Return the logits of every row, [T, V] f32."""
+        inputs = {"tokens": ids[None], "positions": np.array([position]), **self.caches}
+        return self.interpreter.run(self.graphs[entry], inputs)[0][0]
+
+    def prefill_then_decode(self, ids: Array, n_decoded: int) -> Array:
+        """Return the logits of every row, the last `n_decoded` of them decoded one by one."""
+        n = len(ids) - n_decoded
+        rows = [self.run("prefill", ids[:n], 0)]
+        rows += [self.run("decode", ids[i : i + 1], i) for i in range(n, len(ids))]
+        return np.concatenate(rows)
+
+
+def _logical(node: Node, read: Reader) -> Array:
+    """Return a parameter as the Graph sees it, through its packed form."""
+    weight = node.attrs["weight"]
+    if not weight.shape:
+        return read(weight.name)
+    return unpack(weight, pack(weight, read)).reshape(weight.shape)
+
+
+def relative_error(found: Array, wanted: Array) -> float:
+    """Return ‖found − wanted‖ / ‖wanted‖, in f64."""
+    wide = wanted.astype(np.float64)
+    return float(np.linalg.norm(found.astype(np.float64) - wide) / np.linalg.norm(wide))
+
+
+def score_spreads(name: str) -> dict[int, float]:
+    """Return for each layer the standard deviation of its causal scores, before any softcap."""
+    spreads: dict[int, float] = {}
+
+    def probe(module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
+        scale = options.get("scaling") or query.shape[-1] ** -0.5
+        keys = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+        scores = query @ keys.transpose(2, 3) * scale
+        seen = torch.ones(scores.shape[2:]).tril().bool()
+        spreads[module.layer_idx] = float(scores[0][:, seen].std())
+        forward = sys.modules[type(module).__module__].eager_attention_forward
+        return forward(module, query, key, value, mask, **options)
+
+    AttentionInterface.register("probe", probe)
+    AttentionMaskInterface.register("probe", eager_mask)
+    model = eager(CASES[name].config())
+    redraw(model, CASES[name].query_gains)
+    model.set_attn_implementation("probe")  # type: ignore[operator]
+    run_eager(model, tokens())
+    return spreads
