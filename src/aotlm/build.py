@@ -94,9 +94,7 @@ def lower(
         raise AotlmError("prefill and decode use different weights, so they cannot share one file")
     plan = plan_weight_file(weights)
     modules = {
-        entry: emit_modules(
-            program, f"forward_{entry}", plan.offsets_bytes, plan.data_size_bytes
-        )
+        entry: emit_modules(program, f"forward_{entry}", plan.offsets_bytes, plan.data_size_bytes)
         for entry, program in programs.items()
     }
     return ModelFiles(modules, programs, plan)
@@ -170,7 +168,9 @@ def _model_facts(source: ModelSource, files: ModelFiles, dtype: str) -> manifest
     keys = [value.type for value in program.inputs if value.name.startswith("k_cache.")]
     groups, head_dim = keys[0].shape[:2]
     vocab_size = program.logits.type.shape[2]
-    assert isinstance(groups, int) and isinstance(head_dim, int) and isinstance(vocab_size, int)
+    assert isinstance(groups, int)
+    assert isinstance(head_dim, int)
+    assert isinstance(vocab_size, int)
     shapes = [source.tensors.stored(name).shape for name in source.tensors.names()]
     return manifest.Model(
         source=source.source,

@@ -51,9 +51,7 @@ class _Decoder:
     def rotated(self, x: Node, cos: Node, sin: Node) -> Node:
         m, r = self.model, self.sizes.width
         cos, sin = (m.view(table, 1, *table.shape) for table in (cos, sin))
-        turned = m.concat(
-            m.make(ops.NEG, m.columns(x, r // 2, r)), m.columns(x, 0, r // 2)
-        )
+        turned = m.concat(m.make(ops.NEG, m.columns(x, r // 2, r)), m.columns(x, 0, r // 2))
         return m.make(ops.ADD, m.make(ops.MUL, x, cos), m.make(ops.MUL, turned, sin))
 
     def heads(self, x: Node, name: str, n: int) -> Node:
@@ -87,7 +85,10 @@ class _Decoder:
 
 
 def decoder(
-    model: Model, n_layers: int = 2, windows: Sequence[int | None] = (None,), sizes: Sizes | None = None
+    model: Model,
+    n_layers: int = 2,
+    windows: Sequence[int | None] = (None,),
+    sizes: Sizes | None = None,
 ) -> Graph:
     """Return a llama-like Graph; layer i has windows[i % len(windows)]. Tied embeddings."""
     s = sizes or Sizes()

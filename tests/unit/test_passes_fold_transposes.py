@@ -25,7 +25,9 @@ def _sources(graph: Graph) -> tuple[Source, ...]:
 
 def test_a_transposed_weight_is_read_as_it_lies() -> None:
     m = Model()
-    after = _after(m, m.make(ops.MATMUL, m.input("x", T, 8), m.permute(m.parameter("w", 6, 8), 1, 0)))
+    after = _after(
+        m, m.make(ops.MATMUL, m.input("x", T, 8), m.permute(m.parameter("w", 6, 8), 1, 0))
+    )
     assert computed(after) == ["linear"]
     assert _sources(after) == (Source("w"),)
 

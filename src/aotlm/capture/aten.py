@@ -23,7 +23,7 @@ DTYPES: Final = {
     torch.int64: "i64",
 }
 
-Handler = Callable[..., Node]
+Handler = Callable[..., Any]
 TABLE: dict[Any, Handler] = {}
 
 
@@ -148,7 +148,8 @@ def _slice(
     if isinstance(length, int):
         begin = begin + length if begin < 0 else begin
         stop = length if end is None else end
-        stop = min(stop + length if isinstance(stop, int) and stop < 0 else stop, length)  # type: ignore[type-var]
+        assert isinstance(stop, int)
+        stop = min(stop + length if stop < 0 else stop, length)
     else:
         raise ops.TypeMismatch(f"a slice of the dynamic dimension {at} of {x.type}")
     return make(ops.SLICE, [x], dim=at, start=begin, end=stop, step=step)
@@ -160,7 +161,7 @@ def _cat(type_: TensorType, parts: list[Node], dim: int = 0) -> Node:
 
 
 @_for(aten.split_with_sizes.default)
-def _split(type_: Any, x: Node, sizes: list[int], dim: int = 0) -> list[Node]:  # type: ignore[misc]
+def _split(type_: Any, x: Node, sizes: list[int], dim: int = 0) -> list[Node]:
     at, start, parts = dim % len(x.shape), 0, []
     for size in sizes:
         parts.append(make(ops.SLICE, [x], dim=at, start=start, end=start + size, step=1))
@@ -200,7 +201,7 @@ def _addmm(type_: TensorType, bias: Node, x: Node, w: Node, **_: Any) -> Node:
 @_for(aten.native_layer_norm.default)
 def _layer_norm(
     type_: Any, x: Node, shape: list[int], w: Node | None, bias: Node | None, eps: float
-) -> list[Node | None]:  # type: ignore[misc]
+) -> list[Node | None]:
     norm = make(ops.LAYER_NORM, [x, *(p for p in (w, bias) if p is not None)], eps=eps,
                 weight=w is not None, bias=bias is not None)  # fmt: skip
     return [norm, None, None]

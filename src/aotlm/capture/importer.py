@@ -17,7 +17,7 @@ from aotlm.capture.aten import DTYPES, TABLE
 from aotlm.capture.trace import Program
 from aotlm.errors import AotlmError
 from aotlm.graph import ops
-from aotlm.graph.dims import C, Dim, Linear, T, add, mul
+from aotlm.graph.dims import C, Dim, T, add, mul
 from aotlm.graph.ir import Graph, Location, Node, TensorType, build, make
 from aotlm.weights.weight import Source, Weight
 

@@ -11,19 +11,35 @@ from transformers import AutoModelForCausalLM
 from aotlm.capture.source import ModelSource
 
 DTYPES: Final[Mapping[str, torch.dtype]] = {
-    "f32": torch.float32,
     "f16": torch.float16,
     "bf16": torch.bfloat16,
 }
 
 
-def reference_model(source: ModelSource, dtype: str = "f32") -> torch.nn.Module:
-    """Return the model with its weights in `dtype`, eager attention, in evaluation mode.
+def reference_model(source: ModelSource) -> torch.nn.Module:
+    """Return the model in f32 as transformers loads it itself, eager attention.
 
     It reads the model's own files; nothing of an import takes part.
     """
     model = AutoModelForCausalLM.from_pretrained(
-        source.folder, dtype=DTYPES[dtype], attn_implementation="eager", **source.options
+        source.folder, dtype=torch.float32, attn_implementation="eager", **source.options
     )
+    module: torch.nn.Module = model.eval().requires_grad_(False)
+    return module
+
+
+def rounded_model(source: ModelSource, dtype: str) -> torch.nn.Module:
+    """Return the model that PyTorch runs in f16 or bf16: every parameter and activation in dtype.
+
+    Built from the checkpoint's tensors, since transformers keeps a GGUF file's weights packed and
+    computes in f32 whatever it is asked for. Buffers (rotary frequencies) stay f32, as in
+    transformers' own loading.
+    """
+    model = AutoModelForCausalLM.from_config(
+        source.config, dtype=torch.float32, attn_implementation="eager"
+    )
+    for name, parameter in model.named_parameters():
+        values = torch.from_numpy(source.tensors.read(name))
+        parameter.data = values.to(DTYPES[dtype])
     module: torch.nn.Module = model.eval().requires_grad_(False)
     return module

@@ -97,7 +97,7 @@ def _export(config: PretrainedConfig, decode: bool) -> torch.export.ExportedProg
     with FakeTensorMode(allow_non_fake_inputs=True):
         module = _Logits(_model(config))
         example = (torch.zeros(1, n_tokens, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
-        dynamic = None if decode else ({1: torch.export.Dim.AUTO}, {})
+        dynamic: Any = None if decode else ({1: torch.export.Dim.AUTO}, {})
         exported = torch.export.export(module, example, dynamic_shapes=dynamic, strict=False)
     return exported.run_decompositions()
 
@@ -114,7 +114,9 @@ def trace(config: PretrainedConfig) -> tuple[Program, Program]:
         warnings.simplefilter("ignore")
         try:
             buffers = _buffers(config)
-            prefill, decode = (Program(_export(config, decode), buffers) for decode in (False, True))
+            prefill, decode = (
+                Program(_export(config, decode), buffers) for decode in (False, True)
+            )
         except AotlmError:
             raise
         except Exception as error:

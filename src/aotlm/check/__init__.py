@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotlm.capture.importer import to_graph
-from aotlm.capture.reference import reference_model
+from aotlm.capture.reference import reference_model, rounded_model
 from aotlm.capture.source import DEMO, LOCAL, ModelSource, open_model
 from aotlm.capture.trace import Program, trace
 from aotlm.check.compiled import open_session
@@ -122,7 +122,7 @@ def compare(out_dir: Path, recorded: ModelFile, source: ModelSource) -> list[Row
     wanted = [eager_logits(truth, text[:-1]) for text in texts]
     bound = F32_TOLERANCE
     if facts.dtype != "f32":
-        own = reference_model(source, facts.dtype)
+        own = rounded_model(source, facts.dtype)
         few = list(zip(texts, wanted, strict=True))[:N_OWN_ERROR_PROMPTS]
         errors = [relative_l2(eager_logits(own, text[:-1]), logits) for text, logits in few]
         bound = float(np.mean(errors))

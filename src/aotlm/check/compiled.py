@@ -30,6 +30,4 @@ def open_session(out_dir: Path, model: ModelFile) -> Session:
         header = 8 + int.from_bytes(file.read(8), "little")
         weights = mapping.map_file(file.fileno(), header, model.abi.weights_size_bytes)
     context = min(model.model.context_length, MAX_CONTEXT)
-    return Session(
-        compiled, model.abi, weights, model.model.vocab_size, context, default_threads()
-    )
+    return Session(compiled, model.abi, weights, model.model.vocab_size, context, default_threads())

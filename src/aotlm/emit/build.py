@@ -160,11 +160,15 @@ def view(source: ir.Value, dtype: str, offset_bytes: ir.Value, shape: Sequence[A
     return memref.ViewOp(memref_type(shape, dtype), source, offset_bytes, list(sizes)).result
 
 
-def declare(module: ir.Module, name: str, inputs: Sequence[ir.Type], results: Sequence[ir.Type] = (),
-            attributes: dict[str, ir.Attribute] | None = None) -> None:  # fmt: skip
+def declare(
+    module: ir.Module,
+    name: str,
+    inputs: Sequence[ir.Type],
+    attributes: dict[str, ir.Attribute] | None = None,
+) -> None:
     """Declare a private function at the module's start."""
     with ir.InsertionPoint.at_block_begin(module.body):
-        op = func.FuncOp(name, (list(inputs), list(results)), visibility="private")
+        op = func.FuncOp(name, (list(inputs), []), visibility="private")
         for key, value in (attributes or {}).items():
             op.attributes[key] = value
 

@@ -143,4 +143,3 @@ def rows(context: FunctionContext, node: Node) -> Iterator[Rows]:
         return
     with b.parallel([context.dim(strided.shape[at])]) as (token,):
         yield Rows(context, token)
-

@@ -26,7 +26,7 @@ def generic(
     maps: Sequence[Sequence[int]],
     body: Body,
 ) -> None:
-    """Build a parallel linalg.generic over `out`; maps[i] lists the loops that inputs[i] follows."""
+    """Build a parallel linalg.generic over `out`; inputs[i] follows the loops maps[i]."""
     rank = ir.MemRefType(out.type).rank
     affine = [
         ir.AffineMap.get(rank, 0, [ir.AffineDimExpr.get(i) for i in loops])
@@ -75,9 +75,7 @@ def map_rows(
     context = row.context
     tensors = [n for n in operands if n.op is not ops.SCALAR]
     views = strided or [aligned(context.place(n), len(out.shape), out.shape) for n in tensors]
-    inputs = [
-        row.memref(context.place(n), view) for n, view in zip(tensors, views, strict=True)
-    ]
+    inputs = [row.memref(context.place(n), view) for n, view in zip(tensors, views, strict=True)]
     target = row.memref(context.place(node), out)
 
     def with_scalars(*values: ir.Value) -> ir.Value:
@@ -183,7 +181,7 @@ def _columns(strided: Strided, dim: int, start: int, size: int, step: int = 1) -
 
 
 def emit_rotary(context: FunctionContext, node: Node) -> None:
-    """Emit rotary: y0 = x0 cos0 − x1 sin0, y1 = x1 cos1 + x0 sin1, the other columns as they are."""
+    """Emit rotary: y0 = x0 cos0 − x1 sin0, y1 = x1 cos1 + x0 sin1; other columns stay."""
     x, cos, sin = node.operands
     out, last = context.place(node).strided, len(node.shape) - 1
     r, columns = int(str(cos.shape[-1])), int(str(node.shape[-1]))

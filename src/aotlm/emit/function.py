@@ -87,7 +87,8 @@ def emit_function(function: Function, kernels: dict[str, Kernel]) -> Signature:
         )  # fmt: skip
         for node in function.graph.nodes:
             is_view = node not in plan.placements or (
-                node.operands and plan.placements[node].buffer
+                node.operands
+                and plan.placements[node].buffer
                 is getattr(plan.placements.get(node.operands[0]), "buffer", None)
             )
             if node.op in (ops.INPUT, ops.PARAMETER, ops.SCALAR) or is_view:
@@ -106,5 +107,5 @@ def emit_functions(program: Program) -> tuple[str, dict[str, Signature]]:
         for function in program.functions:
             signatures[function.name] = emit_function(function, kernels)
     for kernel in reversed(kernels.values()):
-        b.declare(module, kernel.name, kernel.inputs, (), dict(kernel.attributes))
+        b.declare(module, kernel.name, kernel.inputs, dict(kernel.attributes))
     return b.tidy(module), signatures

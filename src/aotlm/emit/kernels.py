@@ -64,9 +64,7 @@ def _erased(value: ir.Value) -> ir.Value:
     """Cast to dynamic offset, so that equal kernels have equal signatures."""
     type_ = ir.MemRefType(value.type)
     strides, _ = type_.get_strides_and_offset()
-    wanted = b.memref_type(
-        type_.shape, str(type_.element_type), strides, None
-    )
+    wanted = b.memref_type(type_.shape, str(type_.element_type), strides, None)
     return value if wanted == type_ else memref.cast(wanted, value)
 
 
@@ -76,7 +74,10 @@ def emit_linear(context: FunctionContext, node: Node) -> None:
     weight: Weight = w.attrs["weight"]
     n, k = weight.shape
     n_out = node.attrs.get("n_out") or n
-    operands = [_erased(_matrix(context, context.place(x), k)), context.base(context.place(w).buffer)]
+    operands = [
+        _erased(_matrix(context, context.place(x), k)),
+        context.base(context.place(w).buffer),
+    ]
     extra = list(rest)
     if node.attrs.get("bias"):
         operands.append(context.base(context.place(extra.pop(0)).buffer))
@@ -93,7 +94,7 @@ def emit_linear(context: FunctionContext, node: Node) -> None:
 
 
 def emit_attention(context: FunctionContext, node: Node) -> None:
-    """Emit attention: the cache write, then the kernel (q, k cache, v cache, position, y, scratch)."""
+    """Emit attention: the cache write, then kernel(q, k cache, v cache, position, y, scratch)."""
     q, _, _, positions, k_cache, v_cache = node.operands
     length = context.symbols["C"]
     position = arith.index_cast(

@@ -18,7 +18,7 @@ from mlir.dialects import arith, func, memref, scf
 
 from aotlm.emit import build as b
 from aotlm.emit.function import POSITION_BLOCK, Signature, is_key_cache
-from aotlm.graph.dims import C, SYMBOLS, Dim, Linear, R, add, maximum, scale, substitute
+from aotlm.graph.dims import SYMBOLS, C, Dim, Linear, R, add, maximum, scale, substitute
 from aotlm.graph.ir import TensorType
 from aotlm.partition.partition import Call, Program, Value
 from aotlm.passes.plan_workspace import DTYPE_BYTES, Slots
@@ -59,7 +59,8 @@ def state_layout(program: Program) -> tuple[StateEntry, ...]:
 
 def _per_position(type_: TensorType) -> int:
     elements = type_.n_elements
-    assert isinstance(elements, Linear) and not elements.const
+    assert isinstance(elements, Linear)
+    assert not elements.const
     return elements.terms[SYMBOLS.index("C")]
 
 
@@ -306,6 +307,6 @@ def emit_main(
             with b.when(fine):
                 main.run()
             func.ReturnOp([code])
-    for described in reversed(signatures_of.values()):
+    for described in reversed(list(signatures_of.values())):
         b.declare(module, described.name, described.inputs)
     return b.tidy(module)

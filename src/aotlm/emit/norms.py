@@ -39,9 +39,7 @@ def row_sum(row: ir.Value, n: int, term: Callable[[ir.Value], ir.Value]) -> ir.V
     return total
 
 
-def _each_row(
-    row: Rows, node: Node, visit: Callable[[ir.Value, ir.Value], None]
-) -> None:
+def _each_row(row: Rows, node: Node, visit: Callable[[ir.Value, ir.Value], None]) -> None:
     """Call visit(x row, y row) in loops over all outer dimensions; rows are memref<n>."""
     context = row.context
     pairs = [row.memref(context.place(n)) for n in (node.operands[0], node)]

@@ -159,9 +159,7 @@ class Tile:
         edge = arith.subi(own, b.like(self.facts.window, lanes))
         return arith.andi(seen, arith.cmpi(arith.CmpIPredicate.sgt, at, edge))
 
-    def accumulate(
-        self, first: ir.Value, column: int, n: int, factors: list[ir.Value]
-    ) -> None:
+    def accumulate(self, first: ir.Value, column: int, n: int, factors: list[ir.Value]) -> None:
         """out[r, column…] = out · factor + Σ weights[r, j] · v[first + j]."""
         dtype = str(ir.MemRefType(self.values.type).element_type)
         type_ = b.vector_type(n, "f32")
@@ -279,4 +277,3 @@ def emit_flash(name: str, described: dict[str, Any], arguments: list[ir.Value],
 def read_facts(described: dict[str, Any]) -> Facts:
     names = ("heads", "groups", "width", "out_width", "scale", "window", "softcap")
     return Facts(**{name: described.get(name) for name in names})  # type: ignore[arg-type]
-

@@ -1,8 +1,8 @@
 """The linear kernel: y[M, N] = x[M, K] · wᵀ with w in panels, then the epilogue, in its store.
 
-A unit of work is a panel (of decode: a part of one) times a block of rows. Inside, a register tile
-of `rows` × `columns` runs down k. Every output sums k in ascending order from zero with one rounding
-a step (fma), whatever the tile, so tiles, row blocks and threads never change a bit.
+A unit of work is a panel (of decode: a part of one) times a block of rows. Inside, a register
+tile of `rows` × `columns` runs down k. Every output sums k in ascending order from zero with one
+rounding a step (fma), whatever the tile: tiles, row blocks and threads never change a bit.
 """
 
 from __future__ import annotations
@@ -193,7 +193,9 @@ def _flat_packs(w: ir.Value) -> ir.Value:
     """Return [P, K/2, 32, 2] as [P, K/2, 64]."""
     shape = ir.MemRefType(w.type).shape
     type_ = ir.MemRefType.get([*shape[:2], shape[2] * shape[3]], ir.MemRefType(w.type).element_type)
-    groups = ir.ArrayAttr.get([ir.Attribute.parse(f"[{g}]") for g in ("0 : i64", "1 : i64", "2 : i64, 3 : i64")])
+    groups = ir.ArrayAttr.get(
+        [ir.Attribute.parse(f"[{g}]") for g in ("0 : i64", "1 : i64", "2 : i64, 3 : i64")]
+    )
     return ir.Operation.create(
         "memref.collapse_shape", results=[type_], operands=[w], attributes={"reassociation": groups}
     ).results[0]

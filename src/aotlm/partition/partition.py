@@ -214,7 +214,8 @@ def partition(graph: Graph, entry: str) -> Program:
         calls.append(Call(functions[kind], operands, tuple(piece.weights), tuple(results)))
     (logits,) = (values[node] for node in graph.outputs)
     return Program(
-        tuple(values[node] for node in graph.inputs), tuple(functions.values()), tuple(calls), logits
+        tuple(values[node] for node in graph.inputs),
+        tuple(functions.values()),
+        tuple(calls),
+        logits,
     )
-
-

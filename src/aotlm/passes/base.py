@@ -24,7 +24,7 @@ Hook = Callable[[str, Graph], None]
 
 
 def run_pipeline(graph: Graph, pipeline: Iterable[Pass], hook: Hook | None = None) -> Graph:
-    """Apply the passes in order; each result is verified, then shown to `hook(pass name, graph)`."""
+    """Apply the passes in order; each result is verified, then given to `hook(name, graph)`."""
     for step in pipeline:
         graph = step.apply(graph)
         verify(graph)

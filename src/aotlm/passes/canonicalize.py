@@ -17,7 +17,7 @@ SIDE_EFFECTS: Final = (ops.ATTENTION, ops.INPUT)
 def layer_root(node: Node) -> str:
     """Return the path of the layer that the node is in ("model.layers.3"), "" outside of layers.
 
-    Equal nodes of different layers stay apart: layers are compiled once each kind and share nothing.
+    Equal nodes of different layers stay apart: a layer's function shares nothing with another's.
     """
     found = re.match(r".*?\.\d+(?=\.|$)", node.location.module)
     return found[0] if found and node.op not in FREE else ""

@@ -65,7 +65,11 @@ class _Fuser:
         if x.op is ops.TANH and self.sole(node.operands[found[0]]):
             inner = x.operands[0]
             before = inner.attrs.get("scale") if inner.op is ops.LINEAR else None
-            if before and _cancels(before, factor) and len(self.readers[_inner(node, found[0])]) == 1:
+            if (
+                before
+                and _cancels(before, factor)
+                and len(self.readers[_inner(node, found[0])]) == 1
+            ):
                 return _softcapped(inner, factor)
         return None
 

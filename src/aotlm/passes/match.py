@@ -28,5 +28,3 @@ def with_scalar(node: Node, op: Op) -> tuple[Node, float] | None:
         if value is not None:
             return x, value
     return None
-
-

@@ -56,7 +56,7 @@ class MergeLinears:
             start = sum(int(str(other.shape[-1])) for other in before)
             return make(
                 ops.SLICE, [whole], node.location,
-                dim=len(node.shape) - 1, start=start, end=start + node.shape[-1], step=1,
+                dim=len(node.shape) - 1, start=start, end=start + int(str(node.shape[-1])), step=1,
             )  # fmt: skip
 
         return rewrite(graph, rule)

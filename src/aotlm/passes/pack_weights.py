@@ -1,4 +1,4 @@
-"""Choose the layout of each weight: panels for linears (and what is tied to one), rows for the rest."""
+"""Choose the layout of each weight: panels for linears and what is tied to one, else rows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """RMSNorm and LayerNorm from their arithmetic.
 
-    rms_norm(x, w)    x · rsqrt(mean(x²) + eps) · (w + offset)
-    layer_norm(x, w)  the same of x − mean(x)
+rms_norm(x, w)    x · rsqrt(mean(x²) + eps) · (w + offset)
+layer_norm(x, w)  the same of x − mean(x)
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def _part(node: Node, x: Node, start: int, end: int, step: int) -> bool:
 
 def _turned(node: Node, x: Node) -> str | None:
     """Return "halves" or "interleaved" where the node is x turned by 90 degrees, else None."""
-    r = x.shape[-1]
+    r = x.shape[-1] if x.shape else None
     if not isinstance(r, int):
         return None
     if node.op is ops.CONCAT and node.attrs["dim"] == len(x.shape) - 1 and len(node.operands) == 2:

@@ -9,7 +9,7 @@ from aotlm.weights.weight import Source, Weight
 
 
 def joined_name(names: Sequence[str]) -> str:
-    """Return one name for several that differ in the middle: a.q.weight, a.k.weight → a.q+k.weight."""
+    """Return one name for several: a.q.weight and a.k.weight → a.q+k.weight."""
     parts = [name.split(".") for name in names]
     if len({len(part) for part in parts}) > 1:
         return "+".join(names)
@@ -38,5 +38,3 @@ def concatenated(weights: Sequence[Weight]) -> Weight:
 def zeros(n: int, name: str) -> Weight:
     """Return a vector of n zeros."""
     return Weight(name, (Source("", (0, n)),), "rows", "vector", "f32", (n,))
-
-
