@@ -36,14 +36,20 @@ def import_(
 ) -> None:
     """Turn a model into MLIR and a weight file, in DIR/import."""
     from aotlm import build
+    from aotlm.progress import shown
 
     if list_passes:
         print(build.list_passes())
         return
-    folder = Path(out) if out else None
     with shown("import") as progress:
         folder = build.import_model(
-            model, revision, dtype, folder, force=force, dump_after=dump_after, progress=progress
+            model,
+            revision,
+            dtype,
+            Path(out) if out else None,
+            force=force,
+            dump_after=dump_after,
+            progress=progress,
         )
     print(f"imported into {folder}")
 

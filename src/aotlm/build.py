@@ -18,6 +18,7 @@ from aotlm.capture.tokenizer_files import bos_token_id, eos_token_ids, write_tok
 from aotlm.capture.trace import Program as Captured
 from aotlm.capture.trace import trace
 from aotlm.codegen.compile import compile_import
+from aotlm.demo import default_folder
 from aotlm.emit.main import ERROR_CODES, state_layout
 from aotlm.emit.modules import Modules, emit_modules
 from aotlm.errors import AotlmError, UsageError
@@ -46,12 +47,6 @@ class ModelFiles:
     modules: Mapping[str, Modules]  # by entry
     programs: Mapping[str, Program]
     weights: WeightFilePlan
-
-
-def default_folder(model: str, dtype: str) -> Path:
-    """Return `artifacts/<model>-<dtype>`."""
-    name = Path(model).name if model != "demo" else "demo"
-    return Path("artifacts") / f"{name.removesuffix('.gguf')}-{dtype}"
 
 
 def pass_names() -> tuple[str, ...]:

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 from tqdm import tqdm
 
+MAX_LINES = 25
+
 # done, total, what was done last
 Progress = Callable[[int, int, str], None]
 
@@ -14,13 +16,17 @@ def silent(done: int, total: int, what: str) -> None:
     """Report nothing."""
 
 
+def _line(title: str, done: int, total: int, what: str) -> None:
+    """Print a line for each step, of many steps only for each tenth."""
+    if total <= MAX_LINES or done * 10 // total > (done - 1) * 10 // total:
+        print(f"{title} {done}/{total}: {what}", file=sys.stderr, flush=True)
+
+
 @contextmanager
 def shown(title: str) -> Iterator[Progress]:
     """Yield a progress function that shows itself on stderr under `title`."""
     if not sys.stderr.isatty():
-        yield lambda done, total, what: print(
-            f"{title} {done}/{total}: {what}", file=sys.stderr, flush=True
-        )
+        yield lambda done, total, what: _line(title, done, total, what)
         return
     with tqdm(desc=title, leave=False, dynamic_ncols=True) as bar:
 

@@ -198,6 +198,12 @@ def _addmm(type_: TensorType, bias: Node, x: Node, w: Node, **_: Any) -> Node:
     return make(ops.ADD, [make(ops.MATMUL, [x, w]), bias])
 
 
+@_for(aten.linear.default)
+def _linear(type_: TensorType, x: Node, w: Node, bias: Node | None = None) -> Node:
+    product = make(ops.MATMUL, [x, make(ops.PERMUTE, [w], dims=(1, 0))])
+    return product if bias is None else make(ops.ADD, [product, bias])
+
+
 @_for(aten.native_layer_norm.default)
 def _layer_norm(
     type_: Any, x: Node, shape: list[int], w: Node | None, bias: Node | None, eps: float

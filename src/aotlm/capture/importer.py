@@ -21,7 +21,6 @@ from aotlm.graph.dims import C, Dim, T, add, mul
 from aotlm.graph.ir import Graph, Location, Node, TensorType, build, make
 from aotlm.weights.weight import Source, Weight
 
-POSITION_BLOCK = 64  # positions that lie side by side in the K cache
 PREFIX = "model."  # the wrapper's own attribute, before every name of the model's
 SKIPPED = ("_assert_tensor_metadata", "sym_size", "_assert_scalar", "sym_constrain_range",
            "_local_scalar_dense", "_guards_fn")  # fmt: skip

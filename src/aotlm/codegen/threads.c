@@ -22,9 +22,13 @@
 #define WEAK __attribute__((weak))
 enum { MAX_THREADS = 256, CACHE_LINE = 64, WORKER_STACK_BYTES = 1 << 20 };
 
-// About 100 us on current CPUs, where a pause takes 40 to 140 cycles: longer than the serial
-// stretches inside a step, shorter than what anybody would notice as a busy idle process.
-enum { SPINS = 4000 };
+// How often a waiting thread looks before it sleeps. A pause takes 40 to 140 cycles, so the long
+// wait is about 100 us: longer than the serial stretches inside a step, shorter than what anybody
+// would notice as a busy idle process. But where other programs want the CPUs as well, the thread
+// that is waited for may have none, or may wait for this very one. Looking on is then worse than
+// sleeping (decode took 2.5 times as long beside one busy process), so after a long wait in vain
+// the next ones are short, the more of them the more often that happened.
+enum { SHORT_SPINS = 200, LONG_SPINS = 4000, MAX_CAUTION = 1024 };
 
 // A value that threads wait on until it changes. `sleepers` saves the system call that wakes
 // nobody; both are sequentially consistent, so a waiter that goes to sleep is seen.
@@ -50,12 +54,14 @@ static atomic_int barrier_arrived;
 
 static atomic_int wanted_threads;  // 0: as many as there are CPUs
 static atomic_int cpus = 1;        // that this process may use
-static atomic_int spins;           // how often to look before sleeping
+static atomic_int crowded;         // the team is larger than the number of CPUs
 static int started = 1;            // threads that exist, the caller's own included
 
 static _Thread_local int thread_id;
 static _Thread_local int team_size = 1;
 static _Thread_local int inside_region;
+static _Thread_local int caution = 1;  // short waits after the next long one in vain
+static _Thread_local int short_waits;  // of them still to come
 
 static void futex(atomic_uint *word, int operation, unsigned value) {
   syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, value, NULL, NULL, 0);
@@ -69,14 +75,34 @@ static inline void pause_cpu(void) {
 #endif
 }
 
+static int choose_spins(void) {
+  if (atomic_load_explicit(&crowded, memory_order_relaxed)) return 0;
+  if (short_waits == 0) return LONG_SPINS;
+  short_waits--;
+  return SHORT_SPINS;
+}
+
+static void learn_from_long_wait(int in_vain) {
+  if (in_vain) {
+    short_waits = caution;
+    caution = caution * 4 < MAX_CAUTION ? caution * 4 : MAX_CAUTION;
+  } else if (caution > 1) {
+    caution /= 2;
+  }
+}
+
 // Returns the signal's value as soon as it is no longer `old`.
 static unsigned wait_while(signal_t *signal, unsigned old) {
-  int limit = atomic_load_explicit(&spins, memory_order_relaxed);
+  int limit = choose_spins();
   for (int i = 0; i < limit; i++) {
     unsigned now = atomic_load_explicit(&signal->value, memory_order_acquire);
-    if (now != old) return now;
+    if (now != old) {
+      if (i > SHORT_SPINS) learn_from_long_wait(0);
+      return now;
+    }
     pause_cpu();
   }
+  if (limit == LONG_SPINS) learn_from_long_wait(1);
   atomic_fetch_add(&signal->sleepers, 1);
   unsigned now;
   while ((now = atomic_load(&signal->value)) == old) futex(&signal->value, FUTEX_WAIT, old);
@@ -171,7 +197,7 @@ static void run_with_team(body_t body, void *arguments, int count) {
   team.body = body;
   team.arguments = arguments;
   team.size = size;
-  atomic_store(&spins, size > atomic_load(&cpus) ? 0 : SPINS);
+  atomic_store(&crowded, size > atomic_load(&cpus));
   atomic_store(&unfinished.value, (unsigned)size - 1);
   for (int id = 1; id < size; id++) {
     atomic_fetch_add(&tickets[id].value, 1);

@@ -18,10 +18,9 @@ from aotlm.emit.table import TABLE
 from aotlm.graph import ops
 from aotlm.graph.dims import C, Dim, T
 from aotlm.graph.ir import Node, TensorType
+from aotlm.graph.ops import POSITION_BLOCK
 from aotlm.partition.partition import Function, Program
 from aotlm.passes.plan_workspace import Plan, plan_workspace
-
-POSITION_BLOCK = 64
 
 
 @dataclass(frozen=True)

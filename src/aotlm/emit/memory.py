@@ -13,10 +13,9 @@ from aotlm.emit.context import FunctionContext, Rows, rows
 from aotlm.emit.elementwise import generic
 from aotlm.graph.dims import add
 from aotlm.graph.ir import Node
+from aotlm.graph.ops import POSITION_BLOCK
 from aotlm.passes.plan_workspace import Strided, contiguous
 from aotlm.weights.weight import Weight
-
-POSITION_BLOCK = 64  # positions that lie side by side in the K cache
 
 
 def _clamped(token: ir.Value, n: int) -> ir.Value:

@@ -10,6 +10,8 @@ from aotlm.graph.dims import Dim, add, divide, product, sub
 from aotlm.graph.ir import Op, TensorType
 from aotlm.weights.weight import Weight
 
+POSITION_BLOCK = 64  # positions that lie side by side in a stored K cache, [G, C/64, D, 64]
+
 
 class TypeMismatch(Exception):
     """A node's operands or attributes do not fit its op; a pass or an importer made a mistake."""

@@ -18,7 +18,7 @@ from mlir.dialects import arith, func, memref, vector
 
 from aotlm.emit import build as b
 from aotlm.emit import mathlib
-from aotlm.emit.memory import POSITION_BLOCK
+from aotlm.graph.ops import POSITION_BLOCK
 from aotlm.targets import Target
 
 LANES: Final = 16

@@ -214,11 +214,21 @@ class _Planner:
         self.number = {node: i for i, node in enumerate(graph.nodes)}
 
     def roots(self) -> dict[Node, Node]:
-        """Return for each value the node whose buffer it lies in."""
+        """Return for each value the node whose buffer it lies in.
+
+        A view that leaves the function lies in the caller's buffer: it is copied, unless it is all
+        of a value that can be computed there.
+        """
         roots: dict[Node, Node] = {}
         shapes: dict[Node, Strided] = {}
+        taken = {*self.graph.inputs, *self.graph.outputs}  # their buffers are settled
         for node in self.graph.nodes:
             view = strided_view(shapes[node.operands[0]], node) if node.op in VIEWS else None
+            if view is not None and node in self.graph.outputs:
+                root = roots[node.operands[0]]
+                whole = view.is_contiguous and node.type.n_elements == root.type.n_elements
+                view = view if whole and root not in taken else None
+                taken.add(root)
             roots[node] = roots[node.operands[0]] if view is not None else node
             shapes[node] = view if view is not None else contiguous(node.shape)
         return roots
