@@ -1,6 +1,6 @@
 """Small Graphs by hand, and what they compute: the means by which passes are proved."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -79,12 +79,13 @@ class Model:
     def run(self, graph: Graph, **sizes: int) -> list[Array]:
         """Return what the Graph makes of random inputs, and the caches after it."""
         sizes = {"T": 5, "C": 64, **sizes}
-        inputs = {node.attrs["name"]: _random(node, sizes) for node in graph.inputs}
+        inputs = {node.attrs["name"]: random_value(node, sizes) for node in graph.inputs}
         outputs = Interpreter(self.read).run(graph, inputs)
         return [*outputs, *(array for name, array in inputs.items() if "_cache." in name)]
 
 
-def _random(node: Node, sizes: dict[str, int]) -> Array:
+def random_value(node: Node, sizes: dict[str, int]) -> Array:
+    """Return a random value of an input, the same for the same name and sizes."""
     name = node.attrs["name"]
     shape = [evaluate(dim, sizes) for dim in node.shape]
     rng = np.random.default_rng(sum(name.encode()))
@@ -94,6 +95,11 @@ def _random(node: Node, sizes: dict[str, int]) -> Array:
         return rng.integers(0, N_IDS, shape)
     values: Array = rng.standard_normal(shape, np.float32).astype(DTYPES[node.dtype])
     return values
+
+
+def by_role(values: Mapping[str, Array]) -> Callable[[Node], Array]:
+    """Return a reader of a function's parameters `w0`, `w1`, …"""
+    return lambda node: values[node.attrs["weight"].name]
 
 
 def graph_of(*outputs: Node) -> Graph:

@@ -62,6 +62,6 @@ def test_a_linear_with_an_epilogue_stays_apart() -> None:
 
 def test_each_value_has_its_own_linear() -> None:
     m = Model()
-    x, y = m.input("x", 1, T, 8), m.input("y", 1, T, 8)
-    outputs = [m.linear(value, f"{name}{i}", 4) for i in range(2) for name, value in (("x", x), ("y", y))]
+    values = {name: m.input(name, 1, T, 8) for name in "xy"}
+    outputs = [m.linear(x, f"{name}{i}", 4) for i in range(2) for name, x in values.items()]
     assert computed(_after(m, *outputs)).count("linear") == 2

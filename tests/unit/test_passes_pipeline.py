@@ -1,4 +1,4 @@
-"""The whole pipeline: a decoder in arithmetic comes out as a few large ops that compute the same."""
+"""The whole pipeline: a decoder in arithmetic comes out as a few large ops, same values."""
 
 from collections import Counter
 

@@ -48,9 +48,7 @@ def test_the_gate_may_be_the_second_factor(m: Model, x: Node) -> None:
 
 
 @pytest.mark.parametrize(("gate_bias", "up_bias"), [(True, True), (True, False), (False, True)])
-def test_biases_alternate_like_the_rows(
-    m: Model, x: Node, gate_bias: bool, up_bias: bool
-) -> None:
+def test_biases_alternate_like_the_rows(m: Model, x: Node, gate_bias: bool, up_bias: bool) -> None:
     after = _after(m, _gated(m, m.linear(x, "gate", N, gate_bias), m.linear(x, "up", N, up_bias)))
     assert computed(after) == ["linear"]
     assert the(after, ops.LINEAR).attrs["bias"] is True
@@ -62,8 +60,8 @@ def test_gate_and_up_may_be_the_halves_of_one_tensor(
     m: Model, x: Node, gate_first: bool, bias: bool
 ) -> None:
     both = m.linear(x, "gate_up", 2 * N, bias)
-    halves = [m.columns(both, 0, N), m.columns(both, N, 2 * N)]
-    after = _after(m, _gated(m, *(halves if gate_first else halves[::-1])))
+    gate, up = m.columns(both, 0, N), m.columns(both, N, 2 * N)
+    after = _after(m, _gated(m, gate, up) if gate_first else _gated(m, up, gate))
     assert computed(after) == ["linear"]
     weight = the(after, ops.LINEAR).operands[1].attrs["weight"]
     assert [source.tensor for source in weight.sources] == ["gate_up.weight"] * 2
@@ -104,5 +102,5 @@ def test_every_second_column_is_no_half(m: Model, x: Node) -> None:
 
 def test_rows_are_no_half(m: Model) -> None:
     both = m.linear(m.input("x", 6, 8), "gate_up", 6)
-    halves = (m.make(ops.SLICE, both, dim=0, start=i, end=i + 3, step=1) for i in (0, 3))
-    assert "mul" in computed(_after(m, _gated(m, *halves)))
+    gate, up = (m.make(ops.SLICE, both, dim=0, start=i, end=i + 3, step=1) for i in (0, 3))
+    assert "mul" in computed(_after(m, _gated(m, gate, up)))

@@ -26,11 +26,12 @@ from aotlm.passes.plan_workspace import (
     strided_view,
 )
 from tests.unit.decoders import Sizes, decoder
-from tests.unit.graphs import Model, graph_of
+from tests.unit.graphs import Model, by_role, graph_of
 from tests.unit.views import one_view
 
 EXTENTS = ({"T": 1, "C": 64}, {"T": 5, "C": 128})
 POISON = 0xFF  # a NaN in every float
+READ = Model().read  # for Graphs without parameters
 
 
 class _Machine:
@@ -127,7 +128,7 @@ def _interpreted(
 
 
 def _assert_plan_works(
-    graph: Graph, sizes: dict[str, int], read: Callable[[Node], Array] = Model().read,
+    graph: Graph, sizes: dict[str, int], read: Callable[[Node], Array] = READ,
     scratch_bytes: Callable[[Node], Dim] = lambda node: 0,
 ) -> None:  # fmt: skip
     """Compare the results, and the caches among the inputs, with the interpreter's."""
@@ -191,9 +192,7 @@ def test_the_functions_of_a_decoder_compute_the_same(tokens: Dim, sizes: dict[st
             node.attrs["weight"].name: m.read(make(ops.PARAMETER, weight=weight))
             for node, weight in zip(call.function.parameters, call.weights, strict=True)
         }
-        _assert_plan_works(
-            call.function.graph, sizes, lambda node, v=values: v[node.attrs["weight"].name]
-        )
+        _assert_plan_works(call.function.graph, sizes, by_role(values))
 
 
 def _kinds(graph: Graph) -> list[str]:

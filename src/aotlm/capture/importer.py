@@ -94,13 +94,18 @@ class _Importer:
                 value = make(ops.INPUT, name=node.name, type=type_)
                 self.inputs.append(value)
             else:
-                name = str(spec.target).removeprefix(PREFIX)
-                layout = "vector" if len(type_.shape) == 1 else "matrix"
-                if spec.kind == InputKind.BUFFER:
-                    layout = "vector"
-                weight = Weight(name, (Source(name),), "rows", layout, "f32", type_.shape)
-                value = make(ops.PARAMETER, location=Location(name), weight=weight)
+                value = self.stored(str(spec.target).removeprefix(PREFIX), spec.kind, type_)
             self.values[node] = value
+
+    def stored(self, name: str, kind: InputKind, type_: TensorType) -> Node:
+        """Return a parameter or buffer; a single number is a constant of the program."""
+        buffer = self.program.buffers.get(name)
+        if buffer is not None and type_.shape == ():
+            return make(ops.SCALAR, location=Location(name), value=float(buffer))
+        is_vector = len(type_.shape) == 1 or kind == InputKind.BUFFER
+        layout = "vector" if is_vector else "matrix"
+        weight = Weight(name, (Source(name),), "rows", layout, "f32", type_.shape)
+        return make(ops.PARAMETER, location=Location(name), weight=weight)
 
     def attention(self, node: torch.fx.Node) -> Node:
         q, k, v, layer, scale, window, softcap = self.argument(node.args)

@@ -28,7 +28,7 @@ class Linear:
         ]
         if self.const:
             parts.append(str(self.const))
-        return "+".join(parts)
+        return "+".join(parts).replace("+-", "-")
 
 
 Dim = int | Linear

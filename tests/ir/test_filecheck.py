@@ -1,0 +1,49 @@
+"""Each `.check` file is one behaviour of the emitted IR: its `// EMIT:` lines say of what.
+
+A file is checked once for each of its EMIT lines, with LLVM's own FileCheck.
+"""
+
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import llvm
+import pytest
+
+from tests.ir.cases import emitted
+
+FOLDER = Path(__file__).parent
+FILECHECK = Path(next(iter(llvm.__path__))) / "bin" / "FileCheck"
+EMIT = "// EMIT:"
+PAIRS = [
+    (path.name, line.removeprefix(EMIT).strip())
+    for path in sorted(FOLDER.glob("*.check"))
+    for line in path.read_text(encoding="utf-8").splitlines()
+    if line.startswith(EMIT)
+]
+
+_emitted = cache(emitted)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), PAIRS, ids=[f"{name}: {words}" for name, words in PAIRS]
+)
+def test_the_ir_is_as_described(name: str, words: str) -> None:
+    done = subprocess.run(
+        [str(FILECHECK), str(FOLDER / name)],
+        input=_emitted(words), capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_file_emits_something() -> None:
+    assert {name for name, _ in PAIRS} == {path.name for path in FOLDER.glob("*.check")}
+
+
+def test_a_check_that_does_not_hold_fails() -> None:
+    words = "elementwise kind=silu"
+    done = subprocess.run(
+        [str(FILECHECK), str(FOLDER / "rms_norm.check")],
+        input=_emitted(words), capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1

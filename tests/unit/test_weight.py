@@ -1,0 +1,91 @@
+"""Whatever the layout, dtype, arrangement and size, unpacking gives back the rounded sources."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aotlm.graph.interpreter import gate_halves
+from aotlm.weights.layouts import DTYPES, LAYOUTS, Array
+from aotlm.weights.weight import Source, Weight, pack, unpack
+
+MATRICES = st.sampled_from([key for key in LAYOUTS if key[0] != "vector"])
+ROWS, COLUMNS = st.integers(1, 150), st.integers(1, 40)
+
+
+def _values(seed: int, *shape: int) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def _rounded(values: Array, dtype: str) -> Array:
+    rounded: Array = values.astype(DTYPES[dtype]).astype(np.float32)
+    return rounded
+
+
+@settings(max_examples=80, deadline=None)
+@given(MATRICES, st.lists(ROWS, min_size=1, max_size=3), COLUMNS, st.booleans())
+def test_sources_come_back_one_below_the_other(
+    key: tuple[str, str], rows: list[int], columns: int, transposed: bool
+) -> None:
+    layout, dtype = key
+    parts = {f"t{i}": _values(i, n, columns) for i, n in enumerate(rows)}
+    stored = {name: part.T if transposed else part for name, part in parts.items()}
+    sources = tuple(Source(name, transposed=transposed) for name in parts)
+    weight = Weight("w", sources, "rows", layout, dtype, (sum(rows), columns))
+    packed = pack(weight, stored.__getitem__)
+    assert packed.shape == weight.stored_shape
+    assert packed.nbytes == weight.size_bytes
+    whole = np.concatenate(list(parts.values()))
+    assert np.array_equal(unpack(weight, packed), _rounded(whole, dtype))
+
+
+@settings(max_examples=60, deadline=None)
+@given(MATRICES, ROWS, COLUMNS)
+def test_gate_and_up_come_back_from_their_groups(
+    key: tuple[str, str], n: int, columns: int
+) -> None:
+    layout, dtype = key
+    parts = {"gate": _values(0, n, columns), "up": _values(1, n, columns)}
+    padded = -(-n // 16) * 16
+    sources = (Source("gate"), Source("up"))
+    weight = Weight("w", sources, "gate_up", layout, dtype, (2 * padded, columns))
+    logical = unpack(weight, pack(weight, parts.__getitem__))
+    gate, up = gate_halves(logical.T, n)
+    assert np.array_equal(gate.T, _rounded(parts["gate"], dtype))
+    assert np.array_equal(up.T, _rounded(parts["up"], dtype))
+
+
+@settings(max_examples=40, deadline=None)
+@given(MATRICES, st.data())
+def test_rows_of_a_source_are_those_rows(key: tuple[str, str], data: st.DataObject) -> None:
+    layout, dtype = key
+    begin = data.draw(st.integers(0, 100))
+    end = data.draw(st.integers(begin + 1, 101))
+    whole = _values(0, 101, 5)
+    weight = Weight("w", (Source("w", (begin, end)),), "rows", layout, dtype, (end - begin, 5))
+    logical = unpack(weight, pack(weight, lambda name: whole))
+    assert np.array_equal(logical, _rounded(whole[begin:end], dtype))
+
+
+@pytest.mark.parametrize(
+    ("layout", "dtype", "shape", "stored"),
+    [
+        ("vector", "f32", (70,), (70,)),
+        ("matrix", "f16", (70, 9), (70, 9)),
+        ("panels", "f32", (70, 9), (2, 9, 64)),
+        ("panels", "f16", (64, 9), (1, 9, 64)),
+        ("panels", "bf16", (70, 9), (3, 5, 32, 2)),
+    ],
+)
+def test_the_stored_shape_and_size_follow_from_the_layout(
+    layout: str, dtype: str, shape: tuple[int, ...], stored: tuple[int, ...]
+) -> None:
+    weight = Weight("w", (Source("w"),), "rows", layout, dtype, shape)
+    assert weight.stored_shape == stored
+    assert weight.size_bytes == np.zeros(stored, DTYPES[dtype]).nbytes
+
+
+def test_sources_that_do_not_fill_the_shape_are_a_defect() -> None:
+    weight = Weight("w", (Source("w"),), "rows", "matrix", "f32", (9, 5))
+    with pytest.raises(AssertionError, match=r"w: 8 rows for \(9, 5\)"):
+        pack(weight, lambda name: _values(0, 8, 5))
