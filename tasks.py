@@ -35,14 +35,14 @@ def import_(
     list_passes: bool = False,
 ) -> None:
     """Turn a model into MLIR and a weight file, in DIR/import."""
-    from aotlm import build
+    from aotlm import compiler
     from aotlm.progress import shown
 
     if list_passes:
-        print(build.list_passes())
+        print(compiler.list_passes())
         return
     with shown("import") as progress:
-        folder = build.import_model(
+        folder = compiler.import_model(
             model,
             revision,
             dtype,

@@ -59,7 +59,7 @@ def _stages(dtype: str, out: Path, target: str) -> tuple[Stage, ...]:
     own = {"sources": source_digest(), **toolchain_versions()}
 
     def run_import() -> None:
-        from aotlm.build import import_model  # torch takes seconds to load
+        from aotlm.compiler import import_model  # torch takes seconds to load
 
         with shown("import") as progress:
             import_model("demo", None, dtype, out, force=True, progress=progress)

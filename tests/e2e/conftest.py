@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import aotlm.build
+import aotlm
 import aotlm_runtime
 from aotlm_runtime.model import Model
 
@@ -29,7 +29,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     """The demo model in f32; removed afterwards, as it takes more than a gigabyte."""
     out = tmp_path_factory.mktemp("e2e") / "demo-f32"
     archive = out.with_name("demo.tar")
-    aotlm.build.build("demo", out, dtype="f32", target=TARGET, archive=archive)
+    aotlm.build("demo", out, dtype="f32", target=TARGET, archive=archive)
     yield Built(out, out / "bundle", archive)
     shutil.rmtree(out)
     archive.unlink()

@@ -113,7 +113,9 @@ ELEMENTWISE: dict[str, Callable[[Model, Node], Node]] = {
     "rms_norm": lambda m, x: m.make(
         ops.RMS_NORM, x, m.parameter("w", 40), eps=1e-5, weight=True, offset=0.0
     ),
-    "slice": lambda m, x: m.make(ops.NEG, m.permute(m.view(m.columns(x, 8, 40), 1, T, 4, 8), 0, 2, 1, 3)),
+    "slice": lambda m, x: m.make(
+        ops.NEG, m.permute(m.view(m.columns(x, 8, 40), 1, T, 4, 8), 0, 2, 1, 3)
+    ),
     "chain": lambda m, x: m.make(ops.ADD, m.make(ops.EXP, m.make(ops.NEG, x)), x),
 }  # fmt: skip
 

@@ -4,16 +4,16 @@ A file is checked once for each of its EMIT lines, with LLVM's own FileCheck.
 """
 
 import subprocess
+import sysconfig
 from functools import cache
 from pathlib import Path
 
-import llvm
 import pytest
 
 from tests.ir.cases import emitted
 
 FOLDER = Path(__file__).parent
-FILECHECK = Path(next(iter(llvm.__path__))) / "bin" / "FileCheck"
+FILECHECK = Path(sysconfig.get_paths()["purelib"]) / "llvm" / "bin" / "FileCheck"
 EMIT = "// EMIT:"
 PAIRS = [
     (path.name, line.removeprefix(EMIT).strip())

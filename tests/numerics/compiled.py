@@ -16,11 +16,11 @@ import msgspec.structs
 import numpy as np
 import torch
 
-from aotlm.build import ModelFiles, describe_abi, lower
 from aotlm.capture.trace import Program
 from aotlm.codegen import link
 from aotlm.codegen.compile import THREADS_SOURCE
 from aotlm.codegen.lower import Lowering, lower_module
+from aotlm.compiler import ModelFiles, describe_abi, lower
 from aotlm.kernels import fill_kernels
 from aotlm.targets import resolve_target
 from aotlm.weights.file import write_weight_file

@@ -1,4 +1,4 @@
-"""Eighteen tiny models: every scalar has a value that is not its default, no size is a multiple of 64.
+"""Eighteen tiny models: every scalar has a non-default value, no size is a multiple of 64.
 
 Parameters are drawn around what the configuration starts with, wide enough that softmax, softcap
 and window matter: a feature that goes missing must move the logits (test_mutations proves it).
@@ -27,7 +27,7 @@ QUERY_KEY: Final = (
     "q_layernorm", "k_layernorm",
 )  # fmt: skip
 
-SIZES: Final[Mapping[str, Any]] = {
+SIZES: Final[dict[str, Any]] = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 72,
     "intermediate_size": 100,
@@ -39,7 +39,7 @@ SIZES: Final[Mapping[str, Any]] = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
-WIDE: Final[Mapping[str, Any]] = {**SIZES, "head_dim": 20}  # 6 heads of 20 are not 72
+WIDE: Final[dict[str, Any]] = {**SIZES, "head_dim": 20}  # 6 heads of 20 are not 72
 DEFAULT_ROPE: Final = {"rope_type": "default", "rope_theta": 700.0}
 LINEAR_ROPE: Final = {"rope_type": "linear", "rope_theta": 900.0, "factor": 2.5}
 LLAMA3_ROPE: Final = {

@@ -1,4 +1,4 @@
-"""Eighteen architectures, no code for any of them: capture, passes and machine code against PyTorch.
+"""Eighteen architectures, no code for any of them: Graph, passes and machine code against PyTorch.
 
 The tolerance of 1e-5 is relative L2 of logits against PyTorch's eager f32, whose own rounding is
 about 5e-7 for these models (so far is it from the interpreter, which sums in f64).

@@ -33,7 +33,7 @@ LEAF_IMPORTS: dict[str, tuple[str, ...]] = {
     "graph": ("errors", "weights"),
 }
 # What strings the stages together, and may see all of them.
-FACADES = ("__init__", "build", "check", "commands", "demo")
+FACADES = ("__init__", "compiler", "check", "commands", "demo")
 # Package -> the only parts that may import it.
 PLACES: dict[str, tuple[str, ...]] = {
     "torch": ("capture", "check"),

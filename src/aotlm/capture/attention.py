@@ -18,9 +18,20 @@ from transformers.masking_utils import AttentionMaskInterface
 from aotlm.errors import AotlmError
 
 NAME: Final = "aotlm"
-IGNORED: Final = frozenset({"position_ids", "use_cache", "cache_position", "dropout",
-                            "output_attentions", "past_key_values", "position_embeddings",
-                            "is_causal"})  # fmt: skip
+IGNORED: Final = frozenset(
+    {
+        "cache_position",
+        "dropout",
+        "is_causal",
+        "output_attentions",
+        "output_hidden_states",
+        "output_router_logits",
+        "past_key_values",
+        "position_embeddings",
+        "position_ids",
+        "use_cache",
+    }
+)
 
 
 # The pieces that masks are made of. Packed sequences are looked for while tracing, and never there:

@@ -7,6 +7,7 @@ tensors, attention nodes receive their layer's KV cache as explicit operands.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import sympy
@@ -104,7 +105,8 @@ class _Importer:
             return make(ops.SCALAR, location=Location(name), value=float(buffer))
         is_vector = len(type_.shape) == 1 or kind == InputKind.BUFFER
         layout = "vector" if is_vector else "matrix"
-        weight = Weight(name, (Source(name),), "rows", layout, "f32", type_.shape)
+        shape = tuple(int(str(dim)) for dim in type_.shape)
+        weight = Weight(name, (Source(name),), "rows", layout, "f32", shape)
         return make(ops.PARAMETER, location=Location(name), weight=weight)
 
     def attention(self, node: torch.fx.Node) -> Node:
@@ -133,14 +135,23 @@ class _Importer:
         if node.target is torch.ops.aotlm.attention.default:
             return self.attention(node)
         handler = TABLE.get(node.target)
+        type_ = self.type(node.meta["val"])
         if handler is None:
-            self.unsupported[name] += 1
-            self.first_line.setdefault(name, self.location(node).source)
-            return _placeholder(self.type(node.meta["val"]))
+            return self.missing(node, name, type_)
         arguments = [self.argument(argument) for argument in node.args]
         options = {key: self.argument(value) for key, value in node.kwargs.items()}
-        result = handler(self.type(node.meta["val"]), *arguments, **options)
-        return _located(result, self.location(node), arguments)
+        try:
+            result = handler(type_, *arguments, **options)
+        except (ops.TypeMismatch, TypeError, ValueError, KeyError, AttributeError) as error:
+            return self.missing(node, f"{name} ({error})", type_)
+        given = set(_nodes([*arguments, *options.values()]))
+        return _located(result, self.location(node), given)
+
+    def missing(self, node: torch.fx.Node, what: str, type_: Any) -> Any:
+        """Note an op, or a form of one, that has no Graph op; go on with a value of its type."""
+        self.unsupported[what] += 1
+        self.first_line.setdefault(what, self.location(node).source)
+        return _placeholder(type_)
 
     def run(self) -> Graph:
         self.placeholders()
@@ -175,12 +186,23 @@ def _placeholder(type_: Any) -> Any:
     return None if type_ is None else make(ops.INPUT, name="unsupported", type=type_)
 
 
-def _located(result: Any, location: Location, arguments: list[Any]) -> Any:
+def _nodes(value: Any) -> Iterator[Node]:
+    """Yield the nodes among arguments, lists of them included."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _nodes(item)
+    elif isinstance(value, Node):
+        yield value
+
+
+def _located(result: Any, location: Location, given: set[Node]) -> Any:
+    """Give all nodes that were made from the given ones their place in the model."""
     if isinstance(result, list):
-        return [_located(item, location, arguments) for item in result]
-    if not isinstance(result, Node) or any(result is argument for argument in arguments):
+        return [_located(item, location, given) for item in result]
+    if not isinstance(result, Node) or result in given:
         return result
-    return make(result.op, result.operands, location, **result.attrs)
+    operands = [_located(operand, location, given) for operand in result.operands]
+    return make(result.op, operands, location, **result.attrs)
 
 
 def to_graph(program: Program) -> Graph:

@@ -120,7 +120,7 @@ def compare(out_dir: Path, recorded: ModelFile, source: ModelSource) -> list[Row
         rows.append(_interpreted(program, source, truth, prompts[0]))
     session = open_session(out_dir, recorded)
     answers = [greedy(session, ids) for ids in prompts]
-    texts = [ids + new for ids, new in zip(prompts, answers, strict=True)]
+    texts = [ids + new for ids, (new, _) in zip(prompts, answers, strict=True)]
     wanted = [eager_logits(truth, text[:-1]) for text in texts]
     bound = F32_TOLERANCE
     if facts.dtype != "f32":
@@ -132,7 +132,8 @@ def compare(out_dir: Path, recorded: ModelFile, source: ModelSource) -> list[Row
         ]
         bound = float(np.mean(errors))
         del own
-    rows += _compiled(session, facts.dtype, prompts, texts, wanted, bound)
+    stepped = [logits for _, logits in answers]
+    rows += _compiled(session, facts.dtype, texts, stepped, wanted, bound)
     return rows
 
 
@@ -140,29 +141,31 @@ def _mean(measure: Callable[[Ids], float], prompts: Sequence[Ids]) -> float:
     return float(np.mean([measure(ids) for ids in prompts]))
 
 
-def greedy(session: Session, ids: Ids, n_tokens: int = N_NEW_TOKENS) -> Ids:
-    """Return the next n_tokens of the compiled model, EOS included like any other token."""
+def greedy(session: Session, ids: Ids, n_tokens: int = N_NEW_TOKENS) -> tuple[Ids, Array]:
+    """Return the next n_tokens of the compiled model and the logits of its decode steps.
+
+    EOS counts like any other token; the logits are [n_tokens − 1, V].
+    """
     session.rewind(0)
-    new = [int(session.prefill(ids).argmax())]
+    new, stepped = [int(session.prefill(ids).argmax())], []
     while len(new) < n_tokens:
-        new.append(int(session.decode(new[-1]).argmax()))
-    return new
+        stepped.append(session.decode(new[-1]).copy())
+        new.append(int(stepped[-1].argmax()))
+    return new, np.stack(stepped)
 
 
 def _compiled(
-    session: Session, dtype: str, prompts: list[Ids], texts: list[Ids], wanted: list[Array],
+    session: Session, dtype: str, texts: list[Ids], stepped: list[Array], wanted: list[Array],
     bound: float,
 ) -> list[Row]:  # fmt: skip
     prefill, decode, agreed, total = [], [], 0, 0
-    for ids, text, logits in zip(prompts, texts, wanted, strict=True):
+    for text, steps, logits in zip(texts, stepped, wanted, strict=True):
         session.rewind(0)
         scored = np.concatenate([rows.copy() for rows in session.score(text[:-1])])
         prefill.append(relative_l2(scored, logits))
-        session.rewind(len(ids))
-        stepped = np.stack([session.decode(token).copy() for token in text[len(ids) : -1]])
-        decode.append(relative_l2(stepped, logits[len(ids) :]))
-        best = logits[len(ids) - 1 :].argmax(-1)
-        agreed += int((best == np.array(text[len(ids) :])).sum())
+        decode.append(relative_l2(steps, logits[-len(steps) :]))
+        best = logits[-len(steps) - 1 :].argmax(-1)
+        agreed += int((best == np.array(text[-len(best) :])).sum())
         total += len(best)
     kind = "eager" if dtype == "f32" else f"PyTorch {dtype}'s own error"
     share = AGREEMENT[dtype]

@@ -272,4 +272,5 @@ def build(
     """
     out = import_model(model, revision, dtype, out, force=force, progress=progress)
     compile_import(out, target, progress=progress)
-    return package(out, archive)
+    package(out, archive)
+    return out / "bundle"
