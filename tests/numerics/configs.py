@@ -108,7 +108,7 @@ CASES: Final[Mapping[str, Case]] = {
         WIDE | {"rope_parameters": {"sliding_attention": DEFAULT_ROPE,
                                     "full_attention": LINEAR_ROPE},
                 "rms_norm_eps": 0.02, "sliding_window": WINDOW, "query_pre_attn_scalar": 30,
-                "attn_logit_softcapping": 3.0, "final_logit_softcapping": 4.0,
+                "final_logit_softcapping": 4.0,
                 "tie_word_embeddings": False, "attention_bias": True, "layer_types": MIXED},
         (1.85, 1.85),
     ),

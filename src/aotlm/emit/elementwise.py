@@ -15,7 +15,7 @@ from aotlm.emit.context import FunctionContext, Rows, rows, token_dim
 from aotlm.graph import ops
 from aotlm.graph.dims import add, scale
 from aotlm.graph.ir import Node, Op
-from aotlm.passes.plan_workspace import Placement, Strided, contiguous
+from aotlm.passes.plan_workspace import Placement, Strided, contiguous, strided_view
 
 Body = Callable[..., ir.Value]
 
@@ -153,10 +153,15 @@ def emit_cast(context: FunctionContext, node: Node) -> None:
 
 
 def emit_copy(context: FunctionContext, node: Node) -> None:
-    """Emit a view that strides cannot express: the operand's elements, one after the other."""
+    """Emit a view that needs a buffer of its own: the operand's elements in the view's order."""
+    (source,) = node.operands
     with rows(context, node) as row:
-        target = contiguous(node.operands[0].shape)
-        map_rows(row, node, target, node.operands, lambda x: x)
+        if node.op is ops.VIEW:  # the same order, so the buffer can be seen in the operand's shape
+            map_rows(row, node, contiguous(source.shape), [source], lambda x: x)
+            return
+        seen = strided_view(context.place(source).strided, node)
+        assert seen is not None
+        map_rows(row, node, context.place(node).strided, [source], lambda x: x, [seen])
 
 
 def emit_concat(context: FunctionContext, node: Node) -> None:

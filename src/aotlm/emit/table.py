@@ -15,7 +15,7 @@ Rule = Callable[[FunctionContext, Node], None]
 TABLE: Final[dict[Op, Rule]] = {
     **dict.fromkeys(elementwise.BODIES, elementwise.emit_elementwise),
     ops.CAST: elementwise.emit_cast,
-    ops.VIEW: elementwise.emit_copy,
+    **dict.fromkeys(ops.VIEWS, elementwise.emit_copy),
     ops.CONCAT: elementwise.emit_concat,
     ops.ROTARY: elementwise.emit_rotary,
     ops.MEAN: norms.emit_mean,

@@ -1,0 +1,67 @@
+"""Every feature of the eighteen models matters: without it, the comparison with PyTorch fails.
+
+A difference counts when it is ten times the tolerance of test_architectures, so that no rounding
+decides.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.numerics import mutations
+from tests.numerics.configs import CASES
+from tests.numerics.models import (
+    Interpreted,
+    captured,
+    eager,
+    lowered,
+    reader,
+    reference,
+    reference_logits,
+    relative_error,
+    run_eager,
+    tokens,
+)
+
+SEEN = 1e-4
+names = pytest.mark.parametrize("name", CASES)
+
+
+@names
+def test_every_option_of_the_configuration_matters(name: str) -> None:
+    original, ids, wanted = reference(name), tokens(), reference_logits(name)
+    unseen, n_changes = [], 0
+    for label, changed in mutations.changed_options(CASES[name]):
+        n_changes += 1
+        found = run_eager(mutations.with_options(name, original, changed), ids)
+        if not relative_error(found, wanted) > SEEN:
+            unseen.append(label)
+    assert not unseen
+    assert n_changes >= 2
+
+
+@names
+def test_every_bias_and_norm_matters(name: str) -> None:
+    model = eager(CASES[name].config())
+    model.load_state_dict(reference(name).state_dict())
+    unseen = [
+        parameter
+        for parameter, changed in mutations.neutral_parameters(name, model)
+        if not relative_error(run_eager(changed, tokens()), reference_logits(name)) > SEEN
+    ]
+    assert not unseen
+
+
+@names
+def test_every_attribute_of_the_graph_matters(name: str) -> None:
+    read = reader(reference(name), captured(name).programs[0])
+    prefill, decode = lowered(name)
+    wanted = reference_logits(name)
+    unseen, n_changes = [], 0
+    for label, graph in mutations.changed_graphs(prefill):
+        n_changes += 1
+        found = Interpreted(graph, decode, read).run("prefill", tokens(), 0)
+        if not relative_error(found, wanted) > SEEN:
+            unseen.append(label)
+    assert not unseen
+    assert n_changes > 10
