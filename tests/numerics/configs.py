@@ -19,6 +19,7 @@ from transformers.pytorch_utils import Conv1D
 VOCAB_SIZE: Final = 301
 WINDOW: Final = 16
 SEED: Final = 7
+EMBEDDING_SPREAD: Final = 0.4  # small, so that a layer's part of the residual is not
 SPREAD: Final = 0.3  # standard deviation of biases, and of norms around where they start
 HEADS: Final = ("lm_head", "embed_out")
 HEAD_GAIN: Final = 5.0  # logits of a softcapped model must exceed the softcap
@@ -93,22 +94,22 @@ CASES: Final[Mapping[str, Case]] = {
     ),
     "gemma": Case(
         "GemmaConfig",
-        WIDE | {"rope_parameters": LLAMA3_ROPE, "rms_norm_eps": 0.02, "attention_bias": True,
+        WIDE | {"rope_parameters": LLAMA3_ROPE, "rms_norm_eps": 0.2, "attention_bias": True,
                 "hidden_act": "gelu", "num_key_value_heads": 1},
     ),
     "gemma2": Case(
         "Gemma2Config",
-        WIDE | {"rope_parameters": LINEAR_ROPE, "rms_norm_eps": 0.02, "sliding_window": WINDOW,
+        WIDE | {"rope_parameters": LINEAR_ROPE, "rms_norm_eps": 0.2, "sliding_window": WINDOW,
                 "query_pre_attn_scalar": 30, "attn_logit_softcapping": 3.0,
-                "final_logit_softcapping": 4.0, "attention_bias": True, "layer_types": MIXED},
+                "final_logit_softcapping": 2.0, "attention_bias": True, "layer_types": MIXED},
         (1.75, 1.75),
     ),
     "gemma3_text": Case(
         "Gemma3TextConfig",
         WIDE | {"rope_parameters": {"sliding_attention": DEFAULT_ROPE,
                                     "full_attention": LINEAR_ROPE},
-                "rms_norm_eps": 0.02, "sliding_window": WINDOW, "query_pre_attn_scalar": 30,
-                "final_logit_softcapping": 4.0,
+                "rms_norm_eps": 0.2, "sliding_window": WINDOW, "query_pre_attn_scalar": 30,
+                "final_logit_softcapping": 2.0,
                 "tie_word_embeddings": False, "attention_bias": True, "layer_types": MIXED},
         (1.85, 1.85),
     ),
@@ -153,7 +154,7 @@ CASES: Final[Mapping[str, Case]] = {
     ),
     "cohere": Case(
         "CohereConfig",
-        WIDE | {"rope_parameters": YARN_ROPE, "layer_norm_eps": 0.02, "logit_scale": 0.3,
+        WIDE | {"rope_parameters": YARN_ROPE, "layer_norm_eps": 0.02, "logit_scale": 0.7,
                 "use_qk_norm": True, "attention_bias": True},
         (1.4, 1.3),
     ),
@@ -182,8 +183,8 @@ def redraw(model: torch.nn.Module, query_gains: Sequence[float]) -> None:
     """Draw every parameter anew, in place.
 
     Biases and norms are drawn around the constant they start with, matrices with standard
-    deviation 1/√inputs, embeddings with 1; an output head times HEAD_GAIN, what makes queries and
-    keys of layer i times `query_gains[i]`.
+    deviation 1/√inputs, embeddings with EMBEDDING_SPREAD; an output head times HEAD_GAIN, what
+    makes queries and keys of layer i times `query_gains[i]`.
     """
     generator = torch.Generator().manual_seed(SEED)
     drawn: set[int] = set()
@@ -212,7 +213,8 @@ def _drawn(
     start = starting_value(parameter)
     if start is None:
         inputs = parameter.shape[0 if isinstance(module, Conv1D) else 1]
-        return noise if isinstance(module, torch.nn.Embedding) else gain * noise / math.sqrt(inputs)
+        is_table = isinstance(module, torch.nn.Embedding)
+        return noise * (EMBEDDING_SPREAD if is_table else gain / math.sqrt(inputs))
     if name == "bias":
         return gain * SPREAD * noise
     return gain * (1 + SPREAD * noise) - (1 - start)  # Gemma's norms start at 0 and add 1

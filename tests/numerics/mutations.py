@@ -149,7 +149,7 @@ def _of_linear(node: Node) -> Iterator[tuple[str, Any]]:
             yield f"no {option}", _with(node, **{option: None})
     gate = node.attrs.get("gate")
     if gate:
-        yield "another gate", _with(node, gate="gelu" if gate != "gelu" else "gelu_tanh")
+        yield "another gate", _with(node, gate="relu" if gate != "relu" else "silu")
 
 
 def _of_norm(node: Node) -> Iterator[tuple[str, Any]]:
