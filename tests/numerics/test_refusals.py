@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+import torch
 from transformers import (
     BloomConfig,
     GptOssConfig,
     Lfm2Config,
+    Llama4TextConfig,
     LlamaConfig,
     MixtralConfig,
+    MptConfig,
     PretrainedConfig,
 )
 
 from aotlm.capture.importer import to_graph
-from aotlm.capture.trace import trace
+from aotlm.capture.trace import Program, trace
 from aotlm.errors import AotlmError
 
 SMALL: dict[str, Any] = {
@@ -34,15 +38,42 @@ def test_a_mixture_of_experts_lists_its_ops_with_count_and_source_line() -> None
     message = refusal(MixtralConfig(**SMALL, num_local_experts=4, num_experts_per_tok=2))
     assert message.startswith("the model uses ops that are not supported: ")
     listed = message.split(": ", 1)[1].split("; ")
-    assert len(listed) > 1
     for entry in listed:
-        assert "×, first at modeling" in entry or "×, first at " in entry, entry
-    assert any("topk" in entry for entry in listed)
+        assert re.fullmatch(r"\S+ \(\d+×, first at \w+\.py:\d+\)", entry), entry
+    for op in ("topk", "sort", "index", "histc", "_softmax"):
+        assert any(entry.startswith(f"aten.{op}.") for entry in listed), op
 
 
 def test_a_hybrid_model_is_refused() -> None:
     config = Lfm2Config(**SMALL, layer_types=["conv", "full_attention"])
-    assert refusal(config)
+    message = refusal(config)
+    assert re.search(r"aten.convolution.default \(1×, first at modeling_lfm2.py:\d+\)", message)
+    assert "a slice of the dynamic dimension" in message
+
+
+class Padded(torch.nn.Module):
+    """Pads its tokens to a multiple of 64, and then uses an op that is missing."""
+
+    def forward(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        padded = positions.expand((tokens.shape[1] + 63) // 64 * 64) * 2.0
+        return padded.cumsum(0) + 1.0
+
+
+def test_sizes_that_are_not_linear_are_listed_with_the_ops_that_are_missing() -> None:
+    example = (torch.zeros(1, 7, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
+    dynamic: Any = ({1: torch.export.Dim.AUTO}, {})
+    exported = torch.export.export(Padded(), example, dynamic_shapes=dynamic).run_decompositions()
+    with pytest.raises(AotlmError) as caught:
+        to_graph(Program(exported, {}))
+    listed = str(caught.value).split(": ", 1)[1].split("; ")
+    assert len(listed) == 2
+    assert listed[0].startswith("aten.cumsum.default (1×, first at test_refusals.py:")
+    assert listed[1].startswith("aten.expand.default (a size that is not linear in the tokens)")
+
+
+def test_chunked_attention_is_named() -> None:
+    config = Llama4TextConfig(**SMALL, head_dim=8, attention_chunk_size=16)
+    assert "chunked_overlay" in refusal(config)
 
 
 def test_attention_sinks_are_named() -> None:
@@ -50,8 +81,16 @@ def test_attention_sinks_are_named() -> None:
     assert "s_aux" in refusal(config)
 
 
-def test_alibi_is_refused() -> None:
-    assert refusal(BloomConfig(vocab_size=97, hidden_size=32, n_layer=2, n_head=4))
+@pytest.mark.parametrize(
+    "config",
+    [
+        BloomConfig(vocab_size=97, hidden_size=32, n_layer=2, n_head=4),
+        MptConfig(vocab_size=97, d_model=32, n_layers=2, n_heads=4),
+    ],
+    ids=["bloom", "mpt"],
+)
+def test_alibi_is_named(config: PretrainedConfig) -> None:
+    assert "ALiBi" in refusal(config)
 
 
 @pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])

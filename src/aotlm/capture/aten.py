@@ -144,14 +144,14 @@ def _slice(
     at, length = dim % len(x.shape), x.shape[dim]
     if x.shape == type_.shape and step == 1:
         return x
-    begin = start or 0
-    if isinstance(length, int):
-        begin = begin + length if begin < 0 else begin
-        stop = length if end is None else end
-        assert isinstance(stop, int)
-        stop = min(stop + length if stop < 0 else stop, length)
-    else:
+    if not isinstance(length, int):
         raise ops.TypeMismatch(f"a slice of the dynamic dimension {at} of {x.type}")
+    stop = length if end is None else end
+    if not isinstance(stop, int):
+        raise ops.TypeMismatch(f"a slice of {x.type} that ends at {stop}")
+    begin = start or 0
+    begin = begin + length if begin < 0 else begin
+    stop = min(stop + length if stop < 0 else stop, length)
     return make(ops.SLICE, [x], dim=at, start=begin, end=stop, step=step)
 
 

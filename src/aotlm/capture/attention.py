@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 from transformers import AttentionInterface
@@ -42,11 +42,28 @@ COMBINATORS: Final = ("and_masks", "remap_positions_for_packed_sequence")
 LEAVES: Final = (CAUSAL, SLIDING, "packed_sequence_mask_function")
 
 
+MASK_ARITHMETIC: Final = (
+    "the model computes its attention scores itself, with a bias on the mask (ALiBi) or code of "
+    "its own; only scale, causal sliding window and softcap are supported, so this model cannot be "
+    "compiled"
+)
+
+
 @dataclass(frozen=True)
 class CausalMask:
     """Stands for the mask tensor on its way through the model: row q sees q−window < k ≤ q."""
 
     window: int | None
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):  # Python and torch look for what an object can do
+            raise AttributeError(name)
+        raise UnsupportedAttention(MASK_ARITHMETIC)
+
+    def _computed(self, *_: object) -> NoReturn:
+        raise UnsupportedAttention(MASK_ARITHMETIC)
+
+    __add__ = __radd__ = __mul__ = __rmul__ = __getitem__ = _computed
 
 
 class UnsupportedAttention(AotlmError):

@@ -32,6 +32,14 @@ class UnsupportedOps(AotlmError):
     """The model uses ATen ops that have no Graph op."""
 
 
+class _NotLinear(Exception):
+    """A size of the model is no linear expression in T."""
+
+
+UNKNOWN = object()  # a tensor that no Graph can have
+UNKNOWN_SIZE = object()  # a size that is not linear; an error only where a tensor has it
+
+
 def cache_types(k: Node, v: Node) -> tuple[TensorType, TensorType]:
     """Return the types of a layer's K and V cache: [G, C/64, D, 64] and [G, C, E].
 
@@ -56,13 +64,12 @@ class _Importer:
         if isinstance(size, int):
             return size
         expression = sympy.expand(size.node.expr if hasattr(size, "node") else size)
-        result: Dim = int(expression.as_coeff_Add()[0])
-        for symbol in sorted(expression.free_symbols, key=str):
-            coefficient = expression.coeff(symbol)
-            if not coefficient.is_Integer:
-                raise AotlmError(f"the size {expression} is not linear in the number of tokens")
-            result = add(result, mul(T, int(coefficient)))
-        return result
+        symbols = sorted(expression.free_symbols, key=str)
+        const, *terms = (expression.as_coeff_Add()[0], *map(expression.coeff, symbols))
+        total = const + sum(term * symbol for term, symbol in zip(terms, symbols, strict=True))
+        if total != expression or not all(term.is_Integer for term in (const, *terms)):
+            raise _NotLinear
+        return add(int(const), mul(T, sum(map(int, terms))))
 
     def type(self, value: Any) -> Any:
         if isinstance(value, (tuple, list)):
@@ -123,6 +130,30 @@ class _Importer:
         )  # fmt: skip
 
     def call(self, node: torch.fx.Node) -> Any:
+        """Translate a node; note what cannot be, without what fails for that reason only."""
+        operands = [self.values.get(operand) for operand in node.all_input_nodes]
+        is_missing = self.is_missing(node)
+        if not is_missing and any(operand is UNKNOWN for operand in operands):
+            return UNKNOWN
+        try:
+            if not is_missing and any(operand is UNKNOWN_SIZE for operand in operands):
+                raise _NotLinear
+            return self.translate(node)
+        except _NotLinear:
+            if not isinstance(node.meta.get("val"), (torch.Tensor, list, tuple)):
+                return UNKNOWN_SIZE
+            if not is_missing:
+                self.note(node, f"{node.target} (a size that is not linear in the tokens)")
+            return UNKNOWN
+
+    def is_missing(self, node: torch.fx.Node) -> bool:
+        """Say whether the node's op has no Graph op in any form."""
+        name, target = str(node.target), node.target
+        is_known = target in TABLE or target is torch.ops.aotlm.attention.default
+        skipped = any(word in name for word in SKIPPED)
+        return isinstance(target, torch._ops.OpOverload) and not is_known and not skipped
+
+    def translate(self, node: torch.fx.Node) -> Any:
         name = str(node.target)
         if "getitem" in name:
             return self.argument(node.args[0])[node.args[1]]
@@ -135,23 +166,24 @@ class _Importer:
         if node.target is torch.ops.aotlm.attention.default:
             return self.attention(node)
         handler = TABLE.get(node.target)
-        type_ = self.type(node.meta["val"])
         if handler is None:
-            return self.missing(node, name, type_)
+            self.note(node, name)  # first of all: its type may be one that no Graph can have
+            return _placeholder(self.type(node.meta["val"]))
+        type_ = self.type(node.meta["val"])
         arguments = [self.argument(argument) for argument in node.args]
         options = {key: self.argument(value) for key, value in node.kwargs.items()}
         try:
             result = handler(type_, *arguments, **options)
         except (ops.TypeMismatch, TypeError, ValueError, KeyError, AttributeError) as error:
-            return self.missing(node, f"{name} ({error})", type_)
+            self.note(node, f"{name} ({error})")
+            return _placeholder(type_)
         given = set(_nodes([*arguments, *options.values()]))
         return _located(result, self.location(node), given)
 
-    def missing(self, node: torch.fx.Node, what: str, type_: Any) -> Any:
-        """Note an op, or a form of one, that has no Graph op; go on with a value of its type."""
+    def note(self, node: torch.fx.Node, what: str) -> None:
+        """Remember an op, a form of one or a size that has no place in a Graph."""
         self.unsupported[what] += 1
         self.first_line.setdefault(what, self.location(node).source)
-        return _placeholder(type_)
 
     def run(self) -> Graph:
         self.placeholders()
