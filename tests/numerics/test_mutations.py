@@ -1,7 +1,7 @@
 """Every feature of the eighteen models matters: without it, the comparison with PyTorch fails.
 
-A difference counts when it is ten times the tolerance of test_architectures, so that no rounding
-decides.
+A difference counts when it is five times the tolerance of test_architectures, a hundred times the
+rounding. The least that a feature does is 8e-5: GELU itself instead of its form with tanh.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.numerics.models import (
     tokens,
 )
 
-SEEN = 1e-4
+SEEN = 5e-5
 names = pytest.mark.parametrize("name", CASES)
 
 
