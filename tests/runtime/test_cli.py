@@ -2,6 +2,8 @@
 
 import io
 import os
+import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -74,7 +76,8 @@ def test_help_is_exit_0_with_examples(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_reader_that_leaves_is_no_error(bundle: Path) -> None:
-    command = f"{sys.executable} -m aotlm_runtime run {bundle} --prompt abc | true"
+    words = [sys.executable, "-m", "aotlm_runtime", "run", str(bundle), "--prompt", "abc"]
+    command = f"{shlex.join(words)} | true"
     result = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
         env=ENVIRONMENT,
@@ -95,11 +98,22 @@ def test_lines_that_are_piped_in_are_a_chat(bundle: Path) -> None:
     assert result.stdout == f"{first}\n{text_after(chat_ids('abc', first, 'efg'), 3)}\n"
 
 
+def _hear_interrupts() -> None:
+    """Undo what a job in the background inherits: a program on a terminal hears Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture
 def terminal(bundle: Path) -> "pexpect.spawn[str]":
     arguments = ["-m", "aotlm_runtime", "run", str(bundle), "--max-tokens", "3"]
     child = pexpect.spawn(
-        sys.executable, arguments, env=ENVIRONMENT, encoding="utf-8", timeout=20, echo=False
+        sys.executable,
+        arguments,
+        env=ENVIRONMENT,
+        encoding="utf-8",
+        timeout=20,
+        echo=False,
+        preexec_fn=_hear_interrupts,
     )
     child.expect("> ")
     return child
