@@ -135,6 +135,14 @@ def test(c: Context) -> int:
     return subprocess.call([sys.executable, "-m", "pytest", "-q"])
 
 
+@command("lock")
+def lock(c: Context) -> None:
+    """Write docker/requirements.lock anew from the versions in docker/pins.toml."""
+    from aotlm.toolchain.lock import write_lock
+
+    print(f"wrote {write_lock()}")
+
+
 @command("lint")
 def lint(c: Context) -> int:
     """Check style, types and pins of the whole tree."""

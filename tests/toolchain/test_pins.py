@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from aotlm.errors import AotlmError
+from aotlm.toolchain.lock import write_lock
 from aotlm.toolchain.pins import DOCKER_DIR, lock_problems, read_pins
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name in ("pins.toml", "requirements.in", "requirements.lock"):
+    for name in ("pins.toml", "requirements.lock"):
         shutil.copy(DOCKER_DIR / name, tmp_path / name)
     return tmp_path
 
@@ -22,7 +23,7 @@ def _edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1))
 
 
-def test_pins_inputs_and_lock_of_the_repository_agree() -> None:
+def test_pins_and_lock_of_the_repository_agree() -> None:
     assert lock_problems() == []
 
 
@@ -34,9 +35,18 @@ def test_a_changed_pin_is_a_problem(folder: Path) -> None:
     ]
 
 
-def test_a_name_without_a_pin_is_a_problem(folder: Path) -> None:
-    _edit(folder / "requirements.in", "ruff", "ruff\nblack")
-    assert lock_problems(folder) == ["black is in only one of pins.toml and requirements.in"]
+def test_a_pin_that_was_never_locked_is_a_problem(folder: Path) -> None:
+    _edit(folder / "pins.toml", "[wheels]", '[wheels]\nblack = "1.0"')
+    assert lock_problems(folder) == ["black is 1.0 in pins.toml but absent in requirements.lock"]
+
+
+def test_versions_that_no_wheels_have_are_one_sentence(folder: Path) -> None:
+    before = (folder / "requirements.lock").read_bytes()
+    version = read_pins().wheels["ruff"]
+    _edit(folder / "pins.toml", f'ruff = "{version}"', 'ruff = "0.0.0.1"')
+    with pytest.raises(AotlmError, match="no set of wheels satisfies"):
+        write_lock(folder)
+    assert (folder / "requirements.lock").read_bytes() == before
 
 
 def test_an_entry_without_hashes_is_a_problem(folder: Path) -> None:

@@ -35,19 +35,14 @@ def read_pins(path: Path = DOCKER_DIR / "pins.toml") -> Pins:
 
 
 def lock_problems(folder: Path = DOCKER_DIR) -> list[str]:
-    """Return a sentence for each disagreement of pins.toml, requirements.in and the lock."""
+    """Return a sentence for each disagreement of pins.toml and requirements.lock."""
     pins = read_pins(folder / "pins.toml").wheels
     lock = (folder / "requirements.lock").read_text(encoding="utf-8")
     locked = {normal(name): version for name, version in _LOCKED.findall(lock)}
-    named = {normal(name) for name in _named(folder / "requirements.in")} | {"setuptools"}
     problems = [
         f"{name} is {version} in pins.toml but {locked.get(name, 'absent')} in requirements.lock"
         for name, version in sorted(pins.items())
         if locked.get(name) != version
-    ]
-    problems += [
-        f"{name} is in only one of pins.toml and requirements.in"
-        for name in sorted(named ^ set(pins))
     ]
     problems += [
         f"{line!r} in requirements.lock names a package index; hashes are enough"
@@ -60,11 +55,6 @@ def lock_problems(folder: Path = DOCKER_DIR) -> list[str]:
 def normal(name: str) -> str:
     """Return a package's name in the one spelling that package indexes compare."""
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _named(path: Path) -> list[str]:
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
-    return [line for line in lines if line and not line.startswith("#")]
 
 
 def _unhashed(lock: str) -> list[str]:
