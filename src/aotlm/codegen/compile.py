@@ -20,7 +20,7 @@ MODULES = ("forward_prefill", "subgraph0_prefill", "forward_decode", "subgraph0_
 THREADS_SOURCE = Path(__file__).with_name("threads.c")
 
 _TOOLS_PER_MODULE = 4
-_STEPS = 1 + _TOOLS_PER_MODULE * len(MODULES) + 3
+_STEPS = 1 + _TOOLS_PER_MODULE * (len(MODULES) + 1) + 3
 
 
 def compile_import(
@@ -88,7 +88,7 @@ def _build(
     done("kernels")
     # Two at a time: each tool is one process of some hundred MB at most.
     with ThreadPoolExecutor(max_workers=2) as workers:
-        jobs = [workers.submit(lower_module, name, texts[name], how, done) for name in MODULES]
+        jobs = [workers.submit(lower_module, name, text, how, done) for name, text in texts.items()]
         objects = [job.result() for job in jobs]
     objects += _c_objects(model, how)
     check_symbols(objects, how.failed)
@@ -103,7 +103,8 @@ def _build(
 
 
 def _fill_kernels(import_dir: Path, target: Target) -> dict[str, str]:
-    from aotlm.kernels import fill_kernels  # the MLIR bindings take long to load
+    # the MLIR bindings take long to load
+    from aotlm.kernels import fill_kernels, measure_module
 
     texts = {}
     for name in MODULES:
@@ -111,7 +112,7 @@ def _fill_kernels(import_dir: Path, target: Target) -> dict[str, str]:
         if not path.is_file():
             raise AotlmError(f"{path} is missing; run inv import --force again")
         texts[name] = fill_kernels(path, target)
-    return texts
+    return {**texts, "measure": measure_module(target)}
 
 
 def _c_objects(model: ModelFile, how: Lowering) -> list[Path]:

@@ -12,7 +12,9 @@ LINK_TARGET = "x86_64-linux-gnu.2.28"
 EXPORTS = (
     "_mlir_ciface_forward_decode",
     "_mlir_ciface_forward_prefill",
+    "_mlir_ciface_measure_*",  # those that the CPU has
     "aotlm_abi_digest",
+    "aotlm_set_profile",
     "aotlm_set_threads",
 )
 STATIC_NAME = "libaotlm_model.a"
@@ -23,7 +25,6 @@ _COMPILE = ("-std=c11", "-O2", "-g0", "-fPIC", "-fno-ident", "-ffunction-section
 _LINK = (
     "-shared",
     "-O2",
-    "-s",
     "-Wl,--build-id=none",
     "-Wl,--gc-sections",
     "-Wl,-z,defs",
