@@ -152,7 +152,7 @@ def test_another_folder_and_another_run_give_the_same_bytes(
     compile_import(out, TARGET)
     again = out / "lib" / TARGET
     names = sorted(p.relative_to(again) for p in again.rglob("*") if p.is_file())
-    assert len(names) == 4
+    assert len(names) == 5
     for name in names:
         assert (again / name).read_bytes() == (compiled / name).read_bytes(), name
 
@@ -171,7 +171,7 @@ def test_dump_after_all_writes_every_step_and_after_one_only_that(tmp_path: Path
     dump = tmp_path / "dump" / TARGET
     names = {path.name for path in dump.iterdir()}
     assert "subgraph0_decode.04-convert-scf-to-openmp.mlir" in names
-    assert len(names) == 4
+    assert len(names) == 5
     text = (dump / "subgraph0_decode.04-convert-scf-to-openmp.mlir").read_text()
     assert "omp.parallel" in text
     compile_import(tmp_path, TARGET, dump_after="all")
