@@ -97,7 +97,7 @@ def repro(
     target: str = "x86-64-v3",
     out: str | None = None,
 ) -> None:
-    """Build a model twice under other conditions, and compare every byte."""
+    """Build a model twice under other conditions and compare them."""
     from aotlm.repro.repro import Wanted, repro
 
     wanted = Wanted(model, revision, dtype, target)
@@ -119,7 +119,7 @@ def compare(c: Context, first: str | None = None, second: str | None = None) -> 
 def rebuild(
     c: Context, provenance: str | None = None, model: str | None = None, out: str | None = None
 ) -> int:
-    """Build again what a provenance.json describes, and say whether it is identical."""
+    """Build again what a provenance.json says, and compare."""
     from aotlm.repro.rebuild import rebuild
 
     return rebuild(_named("provenance", provenance), model, Path(out) if out else None)
@@ -129,7 +129,7 @@ def rebuild(
 def sign(
     c: Context, bundle: str | None = None, key: str | None = None, sigstore: bool = False
 ) -> None:
-    """Sign a bundle with a private key, or with this workflow's identity."""
+    """Sign a bundle with a key or with a workflow's identity."""
     from aotlm.bundle.signing import sign
 
     sign(_named("bundle", bundle), Path(key) if key else None, sigstore)
@@ -144,7 +144,7 @@ def verify(
     identity: str | None = None,
     identity_provider: str = "https://token.actions.githubusercontent.com",
 ) -> None:
-    """Check a bundle's digests, and its signature where a key or an identity is given."""
+    """Check a bundle's digests and, given a key, its signature."""
     from aotlm.bundle.signing import verify
 
     print(verify(_named("bundle", bundle), Path(key) if key else None, identity, identity_provider))
@@ -198,7 +198,7 @@ def test(c: Context) -> int:
 
 @command("lock")
 def lock(c: Context) -> None:
-    """Write docker/requirements.lock anew from the versions in docker/pins.toml."""
+    """Write docker/requirements.lock anew from docker/pins.toml."""
     from aotlm.toolchain.lock import write_lock
 
     print(f"wrote {write_lock()}")
