@@ -89,7 +89,8 @@ class Runner:
         words = [re.sub(r"\$(\w+)", lambda name: self.env[name[1]], word) for word in words]
         words = [f"--key={self.key}" if word == "--sigstore" else word for word in words]
         command = [sys.executable, "-m", "invoke", f"--search-root={ROOT}", *words]
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=500)
+        env = {**os.environ, "AOTLM_ENGINE": "local"}
+        done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True)
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
         self.done.add(line)
 

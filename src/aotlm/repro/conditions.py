@@ -82,7 +82,8 @@ def under(how: Conditions, folder: Path) -> Iterator[Run]:
     """Yield a function that runs a command in `folder` under the conditions: its exit code."""
     with TemporaryDirectory(prefix="aotlm-clock-") as scratch:
         _make_places(how, folder)
-        env = {**os.environ, **how.env, "TMPDIR": str(folder / "tmp")}
+        # This machine's engine: these conditions do not reach into a container.
+        env = {**os.environ, **how.env, "AOTLM_ENGINE": "local", "TMPDIR": str(folder / "tmp")}
         if how.is_stranger:
             env |= _strangers_environment(folder)
         if how.clock_shift_seconds:
