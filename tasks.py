@@ -88,6 +88,68 @@ def package(
     print(f"packaged {_folder(dir) / 'bundle'} and {archive}")
 
 
+@command("repro")
+def repro(
+    c: Context,
+    model: str = "demo",
+    revision: str | None = None,
+    dtype: str = "f16",
+    target: str = "x86-64-v3",
+    out: str | None = None,
+) -> None:
+    """Build a model twice under other conditions and compare them."""
+    from aotlm.repro.repro import Wanted, repro
+
+    wanted = Wanted(model, revision, dtype, target)
+    folder = Path(out) if out else default_folder(f"repro-{Path(model).name}", dtype)
+    print(f"identical: both archives have the sha256 {repro(wanted, folder.resolve())}")
+
+
+@command("compare")
+def compare(c: Context, first: str | None = None, second: str | None = None) -> None:
+    """Compare two bundles, as folders or archives, byte by byte."""
+    from aotlm.repro.compare import bundle_digest, check_same
+
+    one, two = _named("first", first), _named("second", second)
+    check_same(one, two)
+    print(f"identical: both have the sha256 {bundle_digest(one)}")
+
+
+@command("rebuild")
+def rebuild(
+    c: Context, provenance: str | None = None, model: str | None = None, out: str | None = None
+) -> int:
+    """Build again what a provenance.json says, and compare."""
+    from aotlm.repro.rebuild import rebuild
+
+    return rebuild(_named("provenance", provenance), model, Path(out) if out else None)
+
+
+@command("sign")
+def sign(
+    c: Context, bundle: str | None = None, key: str | None = None, sigstore: bool = False
+) -> None:
+    """Sign a bundle with a key or with a workflow's identity."""
+    from aotlm.bundle.signing import sign
+
+    sign(_named("bundle", bundle), Path(key) if key else None, sigstore)
+    print(f"signed {bundle}")
+
+
+@command("verify")
+def verify(
+    c: Context,
+    bundle: str | None = None,
+    key: str | None = None,
+    identity: str | None = None,
+    identity_provider: str = "https://token.actions.githubusercontent.com",
+) -> None:
+    """Check a bundle's digests and, given a key, its signature."""
+    from aotlm.bundle.signing import verify
+
+    print(verify(_named("bundle", bundle), Path(key) if key else None, identity, identity_provider))
+
+
 @command("run")
 def run(
     c: Context,
@@ -100,15 +162,14 @@ def run(
     stats: bool = True,
 ) -> int:
     """Answer one prompt with a bundle, or open the chat."""
-    if not bundle:
-        raise UsageError("no bundle was named; give --bundle=FOLDER or --bundle=ARCHIVE")
+    path = _named("bundle", bundle)
     from aotlm_runtime.cli import main
 
     names = ("prompt", "max-tokens", "threads", "context")
     given = zip(names, (prompt, max_tokens, threads, context), strict=True)
     words = [f"--{name}={value}" for name, value in given if value is not None]
     flags = ["--stats" if stats else "--no-stats", *(["--raw"] if raw else [])]
-    return main(["run", *words, *flags, bundle])
+    return main(["run", *words, *flags, str(path)])
 
 
 @command("check")
@@ -137,7 +198,7 @@ def test(c: Context) -> int:
 
 @command("lock")
 def lock(c: Context) -> None:
-    """Write docker/requirements.lock anew from the versions in docker/pins.toml."""
+    """Write docker/requirements.lock anew from docker/pins.toml."""
     from aotlm.toolchain.lock import write_lock
 
     print(f"wrote {write_lock()}")
@@ -154,3 +215,10 @@ def lint(c: Context) -> int:
 def _folder(dir: str | None) -> Path:
     """DIR, or the default model's folder."""
     return Path(dir) if dir else default_folder(MODEL, "f16")
+
+
+def _named(flag: str, path: str | None) -> Path:
+    """The path that a flag must give."""
+    if not path:
+        raise UsageError(f"no {flag} was named; give --{flag}=PATH")
+    return Path(path)

@@ -30,6 +30,13 @@ HELP = {
     "threads": "how many threads to use; default: one for each core",
     "context": "how many tokens to keep; default: the model's, up to 4096",
     "stats": "print speed and memory at the end",
+    "first": "a bundle's folder or archive",
+    "second": "the other one, in the same form",
+    "provenance": "the provenance.json of a bundle",
+    "key": "a key in PEM form: private to sign, public to verify",
+    "sigstore": "sign with the identity of the workflow that this runs in",
+    "identity": "who signed with sigstore: a workflow's or a mail address",
+    "identity_provider": "who vouches for the identity; default: GitHub Actions",
     "debug": "show a traceback when something fails",
 }
 

@@ -155,7 +155,7 @@ def test_another_folder_and_another_run_give_the_same_bytes(
     compile_import(out, TARGET)
     again = out / "lib" / TARGET
     names = sorted(p.relative_to(again) for p in again.rglob("*") if p.is_file())
-    assert len(names) == 4
+    assert len(names) == 5
     for name in names:
         assert (again / name).read_bytes() == (compiled / name).read_bytes(), name
 

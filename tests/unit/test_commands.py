@@ -13,10 +13,16 @@ FLAGS = {
     "compile": ("--dir", "--target", "--dump-after", "--list-passes"),
     "package": ("--dir", "--out", "--compress"),
     "run": ("--bundle", "--prompt", "--max-tokens", "--raw", "--threads", "--[no-]stats"),
+    "repro": ("--model", "--revision", "--dtype", "--target", "--out"),
+    "compare": ("--first", "--second"),
+    "rebuild": ("--provenance", "--model", "--out"),
+    "sign": ("--bundle", "--key", "--sigstore"),
+    "verify": ("--bundle", "--key", "--identity", "--identity-provider"),
     "check": ("--dir", "--model"),
     "demo": ("--prompt", "--dtype"),
     "test": (),
     "lint": (),
+    "lock": (),
 }
 
 

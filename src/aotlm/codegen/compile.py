@@ -5,9 +5,16 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from aotlm.buildrecord import build_record, write_build_record
 from aotlm.codegen import link
 from aotlm.codegen.header import HEADER_NAME, model_header
-from aotlm.codegen.lower import Lowering, check_dump_after, check_symbols, lower_module
+from aotlm.codegen.lower import (
+    Lowering,
+    check_dump_after,
+    check_symbols,
+    lower_module,
+    target_steps,
+)
 from aotlm.errors import AotlmError
 from aotlm.outputs import new_folder
 from aotlm.progress import Progress, silent
@@ -58,6 +65,8 @@ def compile_import(
         _build(out_dir / "import", model, how, made, progress)
         library = _describe(target)
         (made / "library.json").write_bytes(manifest.encode(library))
+        steps = (*target_steps(target), *link.link_steps())
+        write_build_record(build_record(f"compile {target.name}", steps), made)
     return library
 
 

@@ -31,6 +31,19 @@ _LINK = (
     "-Wl,-z,nodelete",
     f"-Wl,-soname,{SHARED_NAME}",
 )
+_LIBRARIES = ("-lm", "-lpthread")
+# D: no times, users or modes.
+_ARCHIVE = "rcsD"
+
+
+def link_steps() -> tuple[str, ...]:
+    """Return the steps of this file with all their flags, without names of files."""
+    target = ("zig cc", "-target", LINK_TARGET)
+    return (
+        " ".join((*target, *_COMPILE)),
+        " ".join(("llvm-ar", _ARCHIVE)),
+        " ".join((*target, *_LINK, *_LIBRARIES)),
+    )
 
 
 def compile_c(sources: Sequence[Path], work: Path, failed: Path) -> list[Path]:
@@ -53,7 +66,7 @@ def compile_c(sources: Sequence[Path], work: Path, failed: Path) -> list[Path]:
 def link_static(objects: Sequence[Path], out: Path, failed: Path) -> Path:
     """Write the archive, its members in the given order with no times, users or paths."""
     library = out / STATIC_NAME
-    command = (str(tool_path("llvm-ar")), "rcsD", str(library), *map(str, objects))
+    command = (str(tool_path("llvm-ar")), _ARCHIVE, str(library), *map(str, objects))
     run_tool(Step(command, objects[0]), failed)
     return library
 
@@ -69,7 +82,7 @@ def link_shared(objects: Sequence[Path], out: Path, work: Path, failed: Path) ->
         *("-target", LINK_TARGET, *_LINK),
         f"-Wl,--version-script={script.name}",
         *(path.name for path in objects),
-        *("-lm", "-lpthread", "-o", str(library.absolute())),
+        *(*_LIBRARIES, "-o", str(library.absolute())),
     )
     run_tool(Step(command, Path(objects[0].name)), failed, env=_zig_env(work), cwd=work)
     library.chmod(0o755)
