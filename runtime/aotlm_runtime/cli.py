@@ -91,15 +91,16 @@ def _positive(text: str) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     prompt = _read_prompt(arguments.prompt)
     model = _load(arguments)
+    from aotlm_runtime.pieces import Options
+
+    options = Options(max_tokens=arguments.max_tokens)
     if prompt is None:
         from aotlm_runtime.console import converse
 
-        return converse(
-            model, raw=arguments.raw, max_tokens=arguments.max_tokens, stats=arguments.stats
-        )
+        return converse(model, raw=arguments.raw, options=options, stats=arguments.stats)
     from aotlm_runtime.console import finish_note, stats_lines, write
 
-    write(model.generate(prompt, max_tokens=arguments.max_tokens, raw=arguments.raw))
+    write(model.generate(prompt, options, raw=arguments.raw))
     notes = [*finish_note(model), *(stats_lines(model) if arguments.stats else [])]
     print(*notes, sep="\n", end="\n" if notes else "", file=sys.stderr)
     return 0

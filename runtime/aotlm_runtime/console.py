@@ -6,9 +6,10 @@ from collections.abc import Generator
 
 from aotlm_runtime.errors import AotlmRuntimeError
 from aotlm_runtime.model import Model
+from aotlm_runtime.pieces import Options
 
 
-def converse(model: Model, *, raw: bool, max_tokens: int | None, stats: bool) -> int:
+def converse(model: Model, *, raw: bool, options: Options, stats: bool) -> int:
     """Answer line after line until the input ends; return the exit code.
 
     Ctrl-C stops an answer; at the prompt it leaves.
@@ -24,9 +25,9 @@ def converse(model: Model, *, raw: bool, max_tokens: int | None, stats: bool) ->
             continue
         try:
             if chat is None:
-                write(model.generate(line, max_tokens=max_tokens, raw=True))
+                write(model.generate(line, options, raw=True))
             else:
-                write(chat.send(line, max_tokens=max_tokens))
+                write(piece.text for piece in chat.send(line, options))
         except KeyboardInterrupt:
             print("\n(stopped)", file=sys.stderr)
             continue

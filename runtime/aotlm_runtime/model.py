@@ -12,7 +12,10 @@ from aotlm_runtime.errors import OptionInvalid
 from aotlm_runtime.generate import FinishReason, generate
 from aotlm_runtime.library import CompiledModel, choose_library
 from aotlm_runtime.manifest import Manifest
+from aotlm_runtime.pieces import DEFAULT, Options, Piece, pieces
+from aotlm_runtime.sampling import Sampler
 from aotlm_runtime.session import Session
+from aotlm_runtime.stops import Stops
 from aotlm_runtime.text import Text
 
 # A cache for a model's full context can need more memory than its weights; this is the default.
@@ -63,9 +66,9 @@ class Model:
         self._vocabulary = min(text.vocabulary, manifest.model.vocab_size)
 
     def generate(
-        self, prompt: str, *, max_tokens: int | None = None, raw: bool = False
+        self, prompt: str, options: Options = DEFAULT, *, raw: bool = False
     ) -> Generator[str, None, None]:
-        """Yield the answer to `prompt` in pieces of whole characters.
+        """Yield the answer to `prompt` in pieces of whole characters, without thinking.
 
         With `raw`, and for models without a chat template, the model continues the prompt.
 
@@ -76,37 +79,42 @@ class Model:
             ids = self.text.encode(prompt)
         else:
             ids = self.text.encode_chat([{"role": "user", "content": prompt}])
-        return self.stream(ids, max_tokens=max_tokens)
+        with closing(self.stream(ids, options)) as answer:
+            for piece in answer:
+                if piece.text and not piece.is_thinking:
+                    yield piece.text
 
     def chat(self) -> "Chat":
         """Start a chat; the cache is shared with whatever else the model does."""
         return Chat(self)
 
     def stream(
-        self, ids: Sequence[int], *, max_tokens: int | None = None
-    ) -> Generator[str, None, None]:
-        """Yield the text after a prompt of token ids; only ids that are not cached are computed."""
+        self, ids: Sequence[int], options: Options = DEFAULT
+    ) -> Generator[Piece, None, None]:
+        """Yield what comes after a prompt of token ids; only ids that are not cached are computed.
+
+        Raises:
+            ContextExceeded: the prompt is longer than the context.
+        """
         started = time.perf_counter()
         prefilled = len(ids) - self.session.reuse(ids)
         logits = self.session.prefill(ids[-prefilled:])
         first = time.perf_counter()
-        tokens = _Ending(
-            generate(
-                self.session,
-                logits,
-                eos_ids=self._eos_ids,
-                vocabulary=self._vocabulary,
-                max_tokens=max_tokens,
-            )
+        tokens = generate(
+            self.session,
+            logits,
+            Sampler(options.sampling, self._vocabulary),
+            eos_ids=self._eos_ids,
+            max_tokens=options.max_tokens,
+            n_logprobs=options.n_logprobs,
         )
-        detokenizer = self.text.detokenizer()
+        answer = _Ending(
+            pieces(tokens, self.text.detokenizer(), self.text.splitter(ids), Stops(options.stop))
+        )
         generated = 0
         try:
-            for token in tokens:
-                generated += 1
-                if piece := detokenizer.push(token):
-                    yield piece
-            if piece := detokenizer.finish():
+            for piece in answer:
+                generated += len(piece.tokens)
                 yield piece
         finally:
             self.last = Answer(
@@ -115,7 +123,7 @@ class Model:
                 generated=generated,
                 prefill_seconds=first - started,
                 decode_seconds=time.perf_counter() - first,
-                finish=tokens.reason,
+                finish=answer.reason,
             )
 
 
@@ -126,7 +134,7 @@ class Chat:
         self.messages: list[dict[str, str]] = []
         self._model = model
 
-    def send(self, text: str, *, max_tokens: int | None = None) -> Generator[str, None, None]:
+    def send(self, text: str, options: Options = DEFAULT) -> Generator[Piece, None, None]:
         """Yield the answer to `text`; history keeps both, also if the caller stops early.
 
         Raises:
@@ -134,28 +142,31 @@ class Chat:
         """
         asked = [*self.messages, {"role": "user", "content": text}]
         ids = self._model.text.encode_chat(asked)
-        answer = ""
-        is_complete = False
+        said = {"content": "", "reasoning_content": ""}
+        is_started = False
         try:
-            with closing(self._model.stream(ids, max_tokens=max_tokens)) as pieces:
-                for piece in pieces:
-                    answer += piece
+            with closing(self._model.stream(ids, options)) as answer:
+                for piece in answer:
+                    said["reasoning_content" if piece.is_thinking else "content"] += piece.text
+                    is_started = True
                     yield piece
-            is_complete = True
+            is_started = True
         finally:
-            if answer or is_complete:
-                self.messages = [*asked, {"role": "assistant", "content": answer}]
+            if is_started:
+                thought = said["reasoning_content"]
+                known = said if thought else {"content": said["content"]}
+                self.messages = [*asked, {"role": "assistant", **known}]
 
 
 class _Ending:
-    """A generator of ids that remembers why it ended; None while it has not."""
+    """A generator of pieces that remembers why it ended; None while it has not."""
 
-    def __init__(self, tokens: Generator[int, None, FinishReason]) -> None:
+    def __init__(self, answer: Generator[Piece, None, FinishReason]) -> None:
         self.reason: FinishReason | None = None
-        self._tokens = tokens
+        self._answer = answer
 
-    def __iter__(self) -> Iterator[int]:
-        self.reason = yield from self._tokens
+    def __iter__(self) -> Iterator[Piece]:
+        self.reason = yield from self._answer
 
 
 def load(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aotlm_runtime.detokenizer import Detokenizer
 from aotlm_runtime.errors import PromptInvalid, TokenizerInvalid
+from aotlm_runtime.thinking import KNOWN_TAGS, Splitter, Tags
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from aotlm_runtime.template import ChatTemplate, Message
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
+
+# A tag and the space behind it take no more tokens than this at the end of a prompt.
+_TAG_TOKENS = 16
 
 
 class Text:
@@ -70,6 +74,27 @@ class Text:
     def detokenizer(self) -> Detokenizer:
         """Return a new stream of ids to whole characters."""
         return Detokenizer(self.decode, self._fragments)
+
+    def token(self, id: int) -> str:
+        """Return the text of one id alone; special tokens have theirs here."""
+        return self._tokenizer.decode([id], skip_special_tokens=False)
+
+    def splitter(self, prompt: Sequence[int]) -> Splitter:
+        """Return what tells thinking from the answer that follows the ids of a prompt."""
+        if self.tags is None:
+            return Splitter(None)
+        end = self.decode(prompt[-_TAG_TOKENS:])
+        return Splitter(self.tags, is_open=end.rstrip().endswith(self.tags.opening))
+
+    @cached_property
+    def tags(self) -> Tags | None:
+        """The tags between which the model thinks; None if it has no tokens for them."""
+        template = _template_source(self._files, self._config) or ""
+        for tags in KNOWN_TAGS:
+            is_token = self._tokenizer.token_to_id(tags.closing) is not None
+            if is_token or tags.closing in template:
+                return tags
+        return None
 
     @cached_property
     def _config(self) -> dict[str, Any]:

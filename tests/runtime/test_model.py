@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 
 import aotlm_runtime
-from aotlm_runtime import errors
+from aotlm_runtime import Options, errors
 from aotlm_runtime.model import Model
+from aotlm_runtime.pieces import Piece
 from tests.runtime import fake
 
 
@@ -23,6 +25,10 @@ def chat_ids(*texts: str) -> list[int]:
 
 def text_after(ids: list[int], n_tokens: int = 1000) -> str:
     return bytes(fake.expected(ids, n_tokens)).decode()
+
+
+def shown(pieces: Iterable[Piece]) -> str:
+    return "".join(piece.text for piece in pieces)
 
 
 def test_an_answer_follows_the_template(model: Model) -> None:
@@ -40,22 +46,22 @@ def test_a_model_without_a_template_continues_the_text(bundle: Path, stub: bytes
     model = aotlm_runtime.load(fake.write_bundle(bundle, stub, template=None))
     assert "".join(model.generate("abcd")) == text_after(list(b"abcd"))
     with pytest.raises(errors.TokenizerInvalid, match="no chat template"):
-        list(model.chat().send("abcd"))
+        shown(model.chat().send("abcd"))
 
 
 def test_max_tokens_limits_the_answer(model: Model) -> None:
     wanted = text_after(chat_ids("abc"), 2)
     assert len(wanted) == 2
-    assert "".join(model.generate("abc", max_tokens=2)) == wanted
+    assert "".join(model.generate("abc", Options(max_tokens=2))) == wanted
     assert model.last is not None
     assert (model.last.finish, model.last.generated) == ("max_tokens", 2)
 
 
 def test_a_chat_prefills_only_what_is_new(model: Model) -> None:
     chat = model.chat()
-    first = "".join(chat.send("abc", max_tokens=3))
+    first = shown(chat.send("abc", Options(max_tokens=3)))
     assert first == text_after(chat_ids("abc"), 3)
-    second = "".join(chat.send("efg", max_tokens=3))
+    second = shown(chat.send("efg", Options(max_tokens=3)))
     ids = chat_ids("abc", first, "efg")
     assert second == text_after(ids, 3)
     assert model.last is not None
@@ -67,16 +73,16 @@ def test_a_chat_prefills_only_what_is_new(model: Model) -> None:
 def test_a_stopped_answer_stays_in_the_history(model: Model) -> None:
     chat = model.chat()
     with closing(chat.send("abc")) as pieces:
-        first = next(pieces)
+        first = next(pieces).text
     assert [message["content"] for message in chat.messages] == ["abc", first]
-    second = "".join(chat.send("efg", max_tokens=3))
+    second = shown(chat.send("efg", Options(max_tokens=3)))
     assert second == text_after(chat_ids("abc", first, "efg"), 3)
 
 
 def test_a_prompt_over_the_context_shows_both_numbers_and_keeps_the_chat(bundle: Path) -> None:
     model = aotlm_runtime.load(bundle, context=20)
     chat = model.chat()
-    list(chat.send("abc", max_tokens=2))
+    list(chat.send("abc", Options(max_tokens=2)))
     history = list(chat.messages)
     with pytest.raises(errors.ContextExceeded, match="has 62 tokens, but the context holds 20"):
         list(chat.send("x" * 50))
@@ -93,7 +99,7 @@ def test_an_answer_ends_with_the_context(bundle: Path) -> None:
 
 
 def test_the_same_prompt_again_gives_the_same_text(model: Model) -> None:
-    assert len({"".join(model.generate("abc", max_tokens=20)) for _ in range(3)}) == 1
+    assert len({"".join(model.generate("abc", Options(max_tokens=20))) for _ in range(3)}) == 1
 
 
 @pytest.mark.parametrize(
@@ -114,7 +120,7 @@ def test_impossible_options_are_refused(
 
 def test_repeating_a_prompt_adds_no_memory(model: Model) -> None:
     def run() -> int:
-        list(model.generate("abc", max_tokens=50))
+        list(model.generate("abc", Options(max_tokens=50)))
         model.session.rewind(0)
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
