@@ -1,4 +1,4 @@
-"""The command line: `aotlm-run run BUNDLE`."""
+"""The command line: `aotlm-run run BUNDLE` and `aotlm-run serve BUNDLE`."""
 
 import argparse
 import contextlib
@@ -75,7 +75,26 @@ def _parser() -> argparse.ArgumentParser:
     add("--context", type=_positive, metavar="N", help="tokens kept; default: up to 4096")
     add("--stats", action=argparse.BooleanOptionalAction, default=True, help="print figures")
     add("--debug", action="store_true", help="print a traceback with an error")
+    _add_serve(commands)
     return parser
+
+
+def _add_serve(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    from aotlm_runtime.server import command as server
+
+    command = commands.add_parser(
+        "serve",
+        help="answer OpenAI's clients and a web page",
+        description="Serve the model to OpenAI's clients over HTTP, with a page to chat at /.",
+        epilog=server.EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = command.add_argument
+    add("bundle", metavar="BUNDLE", help="a folder, a .tar or a .tar.zst")
+    server.add_options(command, _positive)
+    add("--threads", type=_positive, metavar="N", help="default: the physical cores allowed")
+    add("--context", type=_positive, metavar="N", help="tokens kept; default: up to 4096")
+    add("--debug", action="store_true", help="print a traceback with an error")
 
 
 def _positive(text: str) -> int:
@@ -89,6 +108,10 @@ def _positive(text: str) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.command == "serve":
+        from aotlm_runtime.server.command import serve
+
+        return serve(arguments, lambda: _load(arguments))
     prompt = _read_prompt(arguments.prompt)
     model = _load(arguments)
     from aotlm_runtime.pieces import Options

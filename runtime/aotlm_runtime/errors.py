@@ -70,3 +70,7 @@ class TemplateFailed(AotlmRuntimeError):
 
 class PromptInvalid(AotlmRuntimeError):
     """The prompt is not text, or has no tokens."""
+
+
+class PortUnavailable(AotlmRuntimeError):
+    """The server cannot listen at the address."""

@@ -1,8 +1,17 @@
 // A model with the ABI of a compiled one, whose next token depends on all tokens in its cache.
 //
 // The state holds each position's token + 1; with s the sum of the tokens so far, times the first
-// byte of the weights, the next token is the end (258) if s is a multiple of 11, else a letter.
+// byte of the weights, the next token is the end (258) if s is a multiple of END_EVERY, else a
+// letter. Each call takes DELAY_MICROSECONDS.
 #include <stdint.h>
+#include <unistd.h>
+
+#ifndef END_EVERY
+#define END_EVERY 11
+#endif
+#ifndef DELAY_MICROSECONDS
+#define DELAY_MICROSECONDS 0
+#endif
 
 typedef struct { int8_t *allocated, *aligned; int64_t offset, sizes[1], strides[1]; } bytes1_t;
 typedef struct { int8_t *allocated, *aligned; int64_t offset, sizes[2], strides[2]; } bytes2_t;
@@ -26,6 +35,7 @@ static int32_t forward(bytes1_t *weights, ids2_t *tokens, ids1_t *positions, byt
   if (begin + T > C || C % 64) return 2;
   if (workspace->sizes[0] < WORKSPACE_PER_TOKEN * T + 64 * threads) return 3;
   if ((uintptr_t)state->aligned % 64 || (uintptr_t)workspace->aligned % 64) return 4;
+  if (DELAY_MICROSECONDS) usleep(DELAY_MICROSECONDS);
   int64_t sum = 0;
   for (int64_t i = 0; i < begin; i++) {
     if (cache[i] == 0) return 5;
@@ -38,7 +48,7 @@ static int32_t forward(bytes1_t *weights, ids2_t *tokens, ids1_t *positions, byt
     float *row = logits->aligned + (t - (T - R)) * V;
     int64_t s = sum * weights->aligned[0];
     for (int64_t v = 0; v < V; v++) row[v] = 0;
-    row[s % 11 ? 97 + s % 26 : END] = 1;
+    row[s % END_EVERY ? 97 + s % 26 : END] = 1;
     row[V - 1] = 2;  // beyond the tokenizer's vocabulary
   }
   return 0;
