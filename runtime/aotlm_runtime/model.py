@@ -76,7 +76,7 @@ class Model:
             ContextExceeded: the prompt is longer than the context.
         """
         if raw or self.text.template is None:
-            ids = self.text.encode(prompt)
+            ids = self.text.encode(prompt, raw=raw)
         else:
             ids = self.text.encode_chat([{"role": "user", "content": prompt}])
         with closing(self.stream(ids, options)) as answer:
