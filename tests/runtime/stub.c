@@ -2,7 +2,8 @@
 //
 // The state holds each position's token + 1; with s the sum of the tokens so far, times the first
 // byte of the weights, the next token is the end (258) if s is a multiple of END_EVERY, else a
-// letter. Each call takes DELAY_MICROSECONDS.
+// letter. Each call takes DELAY_MICROSECONDS. With a SCRIPT, the tokens behind the first PROMPT ones
+// are its characters, and then the end.
 #include <stdint.h>
 #include <unistd.h>
 
@@ -26,6 +27,16 @@ static int32_t threads = 1;
 const char *aotlm_abi_digest(void) { return DIGEST; }
 void aotlm_set_threads(int32_t n) { threads = n; }
 
+static int64_t next_token(int64_t position, int64_t s) {
+#ifdef SCRIPT
+  static const char script[] = SCRIPT;
+  int64_t index = position + 1 - PROMPT;
+  return 0 <= index && index < (int64_t)sizeof script - 1 ? script[index] : END;
+#else
+  return s % END_EVERY ? 97 + s % 26 : END;
+#endif
+}
+
 static int32_t forward(bytes1_t *weights, ids2_t *tokens, ids1_t *positions, bytes2_t *state,
                        bytes1_t *workspace, rows_t *logits) {
   int64_t T = tokens->sizes[1], R = logits->sizes[1], V = logits->sizes[2];
@@ -46,9 +57,8 @@ static int32_t forward(bytes1_t *weights, ids2_t *tokens, ids1_t *positions, byt
     sum += tokens->aligned[t];
     if (t < T - R) continue;
     float *row = logits->aligned + (t - (T - R)) * V;
-    int64_t s = sum * weights->aligned[0];
     for (int64_t v = 0; v < V; v++) row[v] = 0;
-    row[s % END_EVERY ? 97 + s % 26 : END] = 1;
+    row[next_token(begin + t, sum * weights->aligned[0])] = 1;
     row[V - 1] = 2;  // beyond the tokenizer's vocabulary
   }
   return 0;

@@ -149,7 +149,7 @@ class ChatReply(Reply):
 
 
 class CompletionReply(Reply):
-    """Continued text; thinking is a part of it."""
+    """Continued text."""
 
     prefix, whole, part = "cmpl", "text_completion", "text_completion"
 

@@ -98,6 +98,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """How many alternatives each token shows; None for no log probabilities at all."""
         raise NotImplementedError
 
+    @property
+    def splits_thinking(self) -> bool:
+        """Whether thinking is told from the answer."""
+        raise NotImplementedError
+
     def ids(self, text: Text) -> list[int]:
         """Return the tokens of the prompt."""
         raise NotImplementedError
@@ -175,6 +180,11 @@ class ChatRequest(Request, frozen=True, kw_only=True):
             raise Problem(400, "top_logprobs needs logprobs to be true; set it", param="logprobs")
         return (self.top_logprobs or 0) if self.logprobs else None
 
+    @property
+    def splits_thinking(self) -> bool:
+        """A message has thinking beside its content."""
+        return True
+
     def ids(self, text: Text) -> list[int]:
         """Return the tokens that ask for the assistant's next message."""
         if text.template is None:
@@ -201,6 +211,11 @@ class CompletionRequest(Request, frozen=True, kw_only=True):
     def n_logprobs(self) -> int | None:
         """`logprobs`."""
         return self.logprobs
+
+    @property
+    def splits_thinking(self) -> bool:
+        """What continues a text is one text."""
+        return False
 
     def ids(self, text: Text) -> list[int]:
         """Return the tokens of the prompt: a text, token ids, or a list of one of them."""
@@ -277,6 +292,7 @@ def options(request: Request, defaults: Sampling) -> Options:
         stop=tuple(stop),
         sampling=Sampling(**{**msgspec.structs.asdict(defaults), **given}),
         n_logprobs=n_logprobs,
+        splits_thinking=request.splits_thinking,
     )
 
 
