@@ -29,7 +29,7 @@ void aotlm_set_threads(int32_t n) { threads = n; }
 
 static int64_t next_token(int64_t position, int64_t s) {
 #ifdef SCRIPT
-  static const char script[] = SCRIPT;
+  static const unsigned char script[] = SCRIPT;
   int64_t index = position + 1 - PROMPT;
   return 0 <= index && index < (int64_t)sizeof script - 1 ? script[index] : END;
 #else

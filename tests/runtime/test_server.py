@@ -91,6 +91,20 @@ def test_a_stream_joins_to_the_same_text_and_ends_with_usage(fast: Server) -> No
     assert chunks[-1].usage.completion_tokens == len(text_after(chat_ids("abc")))
 
 
+def test_no_character_of_an_answer_cuts_an_event(tmp_path: Path) -> None:
+    """Some clients end a line at these, though the format of events does not."""
+    said = "a\u2028b\u2029c\u00e9\n"
+    n_prompt = len(chat_ids("abc"))
+    fake.compile_stub(tmp_path / "stub.so", fake.abi(), SCRIPT=said, PROMPT=n_prompt)
+    bundle = fake.write_bundle(tmp_path / "bundle", (tmp_path / "stub.so").read_bytes())
+    with serving(bundle) as server:
+        text = post(server, stream=True).text
+    lines = [line for line in text.splitlines() if line and line != "data: [DONE]"]
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines]
+    deltas = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
+    assert "".join(deltas) == said
+
+
 def test_a_text_is_continued_from_text_or_token_ids(fast: Server) -> None:
     client = fast.client()
     wanted = text_after(list(b"abcd"))

@@ -34,6 +34,7 @@ from aotlm_runtime.server.turns import Cancelled
 _MAX_BODY_BYTES = 4 << 20
 _CLIENT_CLOSED = 499  # nobody reads it; the name that proxies give to this
 _DONE = b"data: [DONE]\n\n"
+_LINE_ENDS = {end.encode(): b"\\u%04x" % ord(end) for end in ("\x85", "\u2028", "\u2029")}
 
 Endpoint = Callable[[Request], Awaitable[Any]]
 
@@ -220,9 +221,17 @@ async def _start(send: Send) -> None:
 
 
 async def _write(send: Send, chunks: list[Json], end: bytes = b"") -> None:
-    body = b"".join(b"data: %b\n\n" % msgspec.json.encode(chunk) for chunk in chunks) + end
+    body = b"".join(b"data: %b\n\n" % _one_line(chunk) for chunk in chunks) + end
     if body:
         await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+def _one_line(chunk: Json) -> bytes:
+    """Return JSON without the characters at which some clients end a line, though SSE does not."""
+    text = msgspec.json.encode(chunk)
+    for raw, escaped in _LINE_ENDS.items():
+        text = text.replace(raw, escaped)
+    return text
 
 
 async def _body(request: Request) -> bytes:
