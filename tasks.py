@@ -3,13 +3,15 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from invoke import Context
 
-from aotlm.commands import command
+from aotlm.commands import command, flag_words
 from aotlm.demo import default_folder
 from aotlm.errors import UsageError
 from aotlm.progress import shown
+from aotlm_runtime.arguments import RUN
 
 MODEL = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
 
@@ -88,27 +90,14 @@ def package(
     print(f"packaged {_folder(dir) / 'bundle'} and {archive}")
 
 
-@command("run")
-def run(
-    c: Context,
-    bundle: str | None = None,
-    prompt: str | None = None,
-    max_tokens: str | None = None,
-    raw: bool = False,
-    threads: str | None = None,
-    context: str | None = None,
-    stats: bool = True,
-) -> int:
+@command("run", flags=RUN)
+def run(c: Context, bundle: str | None = None, **flags: Any) -> int:
     """Answer one prompt with a bundle, or open the chat."""
     if not bundle:
         raise UsageError("no bundle was named; give --bundle=FOLDER or --bundle=ARCHIVE")
     from aotlm_runtime.cli import main
 
-    names = ("prompt", "max-tokens", "threads", "context")
-    given = zip(names, (prompt, max_tokens, threads, context), strict=True)
-    words = [f"--{name}={value}" for name, value in given if value is not None]
-    flags = ["--stats" if stats else "--no-stats", *(["--raw"] if raw else [])]
-    return main(["run", *words, *flags, bundle])
+    return main(["run", *flag_words(RUN, flags), bundle])
 
 
 @command("check")
@@ -119,14 +108,14 @@ def check(c: Context, dir: str | None = None, model: str | None = None) -> int:
     return check(_folder(dir), model=model)
 
 
-@command("demo")
-def demo(c: Context, prompt: str | None = None, dtype: str = "f16") -> int:
+@command("demo", flags=RUN)
+def demo(c: Context, dtype: str = "f16", **flags: Any) -> int:
     """Build the demo model where needed, and chat with it."""
     from aotlm.demo import build_demo
     from aotlm_runtime.cli import main
 
     bundle = build_demo(dtype, default_folder("demo", dtype))
-    return main(["run", *([] if prompt is None else [f"--prompt={prompt}"]), str(bundle)])
+    return main(["run", *flag_words(RUN, flags), str(bundle)])
 
 
 @command("test")
@@ -137,7 +126,7 @@ def test(c: Context) -> int:
 
 @command("lock")
 def lock(c: Context) -> None:
-    """Write docker/requirements.lock anew from the versions in docker/pins.toml."""
+    """Write docker/requirements.lock from docker/pins.toml."""
     from aotlm.toolchain.lock import write_lock
 
     print(f"wrote {write_lock()}")

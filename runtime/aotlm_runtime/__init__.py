@@ -11,13 +11,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from aotlm_runtime.model import Chat, Model, load
+    from aotlm_runtime.chat import Chat
+    from aotlm_runtime.model import Model, load
     from aotlm_runtime.pieces import Options
     from aotlm_runtime.sampling import Sampling
 
 __all__ = ["Chat", "Model", "Options", "Sampling", "load"]
 
-_PLACES = {"Options": "pieces", "Sampling": "sampling"}
+_PLACES = {"Chat": "chat", "Options": "pieces", "Sampling": "sampling"}
 
 
 def __getattr__(name: str) -> Any:

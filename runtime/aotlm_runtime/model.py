@@ -8,6 +8,7 @@ from pathlib import Path
 
 from aotlm_runtime import cpu
 from aotlm_runtime.bundle import Bundle, Progress, open_bundle
+from aotlm_runtime.chat import Chat
 from aotlm_runtime.errors import OptionInvalid
 from aotlm_runtime.generate import FinishReason, generate
 from aotlm_runtime.library import CompiledModel, choose_library
@@ -76,18 +77,30 @@ class Model:
         Raises:
             ContextExceeded: the prompt is longer than the context.
         """
-        if raw or self.text.template is None:
-            ids = self.text.encode(prompt, raw=raw)
-        else:
-            ids = self.text.encode_chat([{"role": "user", "content": prompt}])
-        with closing(self.stream(ids, options)) as answer:
+        with closing(self.stream(self.encode(prompt, raw=raw), options)) as answer:
             for piece in answer:
                 if piece.text and not piece.is_thinking:
                     yield piece.text
 
-    def chat(self) -> "Chat":
+    def encode(self, prompt: str, *, system: str | None = None, raw: bool = False) -> list[int]:
+        """Return the ids of a prompt; see `generate`.
+
+        Raises:
+            OptionInvalid: there is a system message, but no template to put it in.
+        """
+        if not raw and self.text.template is not None:
+            first = [] if system is None else [{"role": "system", "content": system}]
+            return self.text.encode_chat([*first, {"role": "user", "content": prompt}])
+        if system is not None:
+            raise OptionInvalid(
+                "a system message needs a chat template, but there is none in use; "
+                "put its words into the prompt"
+            )
+        return self.text.encode(prompt, raw=raw)
+
+    def chat(self, system: str | None = None) -> Chat:
         """Start a chat; the cache is shared with whatever else the model does."""
-        return Chat(self)
+        return Chat(self, system)
 
     def stream(
         self, ids: Sequence[int], options: Options = DEFAULT
@@ -127,37 +140,6 @@ class Model:
             )
 
 
-class Chat:
-    """Messages to and fro. Turns share the cache, so only what is new is prefilled."""
-
-    def __init__(self, model: Model) -> None:
-        self.messages: list[dict[str, str]] = []
-        self._model = model
-
-    def send(self, text: str, options: Options = DEFAULT) -> Generator[Piece, None, None]:
-        """Yield the answer to `text`; history keeps both, also if the caller stops early.
-
-        Raises:
-            ContextExceeded: the history no longer fits; it is left as it was.
-        """
-        asked = [*self.messages, {"role": "user", "content": text}]
-        ids = self._model.text.encode_chat(asked)
-        said = {"content": "", "reasoning_content": ""}
-        is_started = False
-        try:
-            with closing(self._model.stream(ids, options)) as answer:
-                for piece in answer:
-                    said["reasoning_content" if piece.is_thinking else "content"] += piece.text
-                    is_started = True
-                    yield piece
-            is_started = True
-        finally:
-            if is_started:
-                thought = said["reasoning_content"]
-                known = said if thought else {"content": said["content"]}
-                self.messages = [*asked, {"role": "assistant", **known}]
-
-
 class _Ending:
     """A generator of pieces that remembers why it ended; None while it has not."""
 
@@ -174,20 +156,27 @@ def load(
     *,
     threads: int | None = None,
     context: int | None = None,
+    kv_dtype: str | None = None,
     verify: bool = True,
     progress: Progress | None = None,
 ) -> Model:
     """Load a bundle: a folder, a `.tar` or a `.tar.zst`.
 
     `threads` is by default the physical cores that this process may use; `context` the smaller of
-    the model's and 4096. Without `verify`, digests of the weights are not compared.
+    the model's and 4096; `kv_dtype` the one that the bundle was compiled for. Without `verify`,
+    digests of the weights are not compared.
 
     Raises:
         AotlmRuntimeError: a subclass that says what is wrong.
     """
     with open_bundle(bundle) as opened:
         return load_opened(
-            opened, threads=threads, context=context, verify=verify, progress=progress
+            opened,
+            threads=threads,
+            context=context,
+            kv_dtype=kv_dtype,
+            verify=verify,
+            progress=progress,
         )
 
 
@@ -196,6 +185,7 @@ def load_opened(
     *,
     threads: int | None = None,
     context: int | None = None,
+    kv_dtype: str | None = None,
     verify: bool = True,
     progress: Progress | None = None,
 ) -> Model:
@@ -203,6 +193,7 @@ def load_opened(
     manifest = bundle.manifest
     length = _context(context, manifest.model.context_length)
     n_threads = _threads(threads)
+    _check_kv_dtype(kv_dtype, manifest)
     library = choose_library(manifest.libraries, cpu.cpu_features())
     started = time.perf_counter()
     if verify:
@@ -243,3 +234,12 @@ def _threads(wanted: int | None) -> int:
             "choose a number between them"
         )
     return wanted
+
+
+def _check_kv_dtype(wanted: str | None, manifest: Manifest) -> None:
+    offered = sorted({tensor.dtype for tensor in manifest.abi.state})
+    if wanted is not None and offered != [wanted]:
+        raise OptionInvalid(
+            f"a cache of {wanted} is not possible: the bundle was compiled for "
+            f"{' and '.join(offered)}; leave --kv-dtype out, or import the model with another dtype"
+        )

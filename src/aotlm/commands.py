@@ -4,12 +4,13 @@ import functools
 import inspect
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from invoke import Context, Task, task
 
 from aotlm.errors import AotlmError, UsageError
+from aotlm_runtime.arguments import Flag
 from aotlm_runtime.errors import AotlmRuntimeError
 
 HELP = {
@@ -24,18 +25,18 @@ HELP = {
     "target": "native, x86-64-v3, x86-64-v4, x86-64-v4+bf16 or the name of a CPU",
     "compress": "pack the archive with zstd",
     "bundle": "a bundle's folder or archive",
-    "prompt": "answer this text ('-': stdin) instead of opening the chat",
-    "max_tokens": "the most tokens of one answer",
-    "raw": "give the prompt as it is, without the chat template",
-    "threads": "how many threads to use; default: one for each core",
-    "context": "how many tokens to keep; default: the model's, up to 4096",
-    "stats": "print speed and memory at the end",
     "debug": "show a traceback when something fails",
 }
 
+# What tells invoke that a flag is a switch.
+_DEFAULTS: Mapping[str, bool] = {"on": True, "off": False}
 
-def command(name: str) -> Callable[[Callable[..., Any]], Task]:
-    """Make a task of a function: with help, --debug, and errors as one line and an exit code."""
+
+def command(name: str, flags: Sequence[Flag] = ()) -> Callable[[Callable[..., Any]], Task]:
+    """Make a task of a function: with help, --debug, and errors as one line and an exit code.
+
+    The function also takes `flags` of the runtime, as keywords that `flag_words` makes words of.
+    """
 
     def wrap(function: Callable[..., Any]) -> Task:
         @functools.wraps(function)
@@ -63,10 +64,37 @@ def command(name: str) -> Callable[[Callable[..., Any]], Task]:
                 sys.exit(code)
 
         signature = inspect.signature(function)
-        flag = inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False)
-        parameters = [*signature.parameters.values(), flag]
+        defaults = {flag.name.replace("-", "_"): _DEFAULTS.get(flag.kind) for flag in flags}
+        more = [
+            inspect.Parameter(word, inspect.Parameter.KEYWORD_ONLY, default=default)
+            for word, default in {**defaults, "debug": False}.items()
+        ]
+        own = [
+            word
+            for word in signature.parameters.values()
+            if word.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        parameters = [*own, *more]
         body.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        known = {word.name: HELP[word.name] for word in parameters if word.name in HELP}
-        return task(name=name, help=known, positional=[], auto_shortflags=False)(body)
+        texts = {**HELP, **{flag.name.replace("-", "_"): flag.help for flag in flags}}
+        known = {word.name: texts[word.name] for word in parameters if word.name in texts}
+        lists = [flag.name.replace("-", "_") for flag in flags if flag.kind == "texts"]
+        return task(name=name, help=known, positional=[], auto_shortflags=False, iterable=lists)(
+            body
+        )
 
     return wrap
+
+
+def flag_words(flags: Sequence[Flag], given: Mapping[str, Any]) -> list[str]:
+    """Return the words of the runtime's command line for values by name; None was not given."""
+    words: list[str] = []
+    for flag in flags:
+        value = given[flag.name.replace("-", "_")]
+        if flag.kind in ("on", "off"):
+            words += [f"--{flag.name}"] * (value and flag.kind == "off")
+            words += [f"--no-{flag.name}"] * (not value and flag.kind == "on")
+        elif value is not None:
+            values = value if flag.kind == "texts" else [value]
+            words += [f"--{flag.name}={item}" for item in values]
+    return words

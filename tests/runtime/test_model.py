@@ -1,9 +1,8 @@
 """A loaded bundle: answers, chats, their cache, their memory."""
 
+import math
 import subprocess
 import sys
-from collections.abc import Iterable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 import aotlm_runtime
 from aotlm_runtime import Options, errors
 from aotlm_runtime.model import Model
-from aotlm_runtime.pieces import Piece
 from tests.runtime import fake
 
 
@@ -25,10 +23,6 @@ def chat_ids(*texts: str) -> list[int]:
 
 def text_after(ids: list[int], n_tokens: int = 1000) -> str:
     return bytes(fake.expected(ids, n_tokens)).decode()
-
-
-def shown(pieces: Iterable[Piece]) -> str:
-    return "".join(piece.text for piece in pieces)
 
 
 def test_an_answer_follows_the_template(model: Model) -> None:
@@ -46,7 +40,33 @@ def test_a_model_without_a_template_continues_the_text(bundle: Path, stub: bytes
     model = aotlm_runtime.load(fake.write_bundle(bundle, stub, template=None))
     assert "".join(model.generate("abcd")) == text_after(list(b"abcd"))
     with pytest.raises(errors.TokenizerInvalid, match="no chat template"):
-        shown(model.chat().send("abcd"))
+        list(model.chat().send("abcd"))
+
+
+def test_a_system_message_comes_first_and_needs_a_template(model: Model) -> None:
+    ids = model.encode("abc", system="s")
+    assert model.text.decode(ids) == "<|system|>sabc"
+    with pytest.raises(errors.OptionInvalid, match="a system message needs a chat template"):
+        model.encode("abc", system="s", raw=True)
+
+
+def test_a_stop_string_ends_an_answer_and_leaves_the_cache_usable(model: Model) -> None:
+    whole = text_after(chat_ids("abc"))
+    assert len(whole) > 4
+    options = Options(stop=(whole[3:5],))
+    assert "".join(model.generate("abc", options)) == whole[: whole.find(whole[3:5])]
+    assert model.last is not None
+    assert model.last.finish == "stop"
+    assert "".join(model.generate("abc")) == whole
+
+
+def test_pieces_carry_tokens_and_log_probabilities(model: Model) -> None:
+    pieces = list(model.stream(model.encode("abc"), Options(max_tokens=3, n_logprobs=2)))
+    tokens = [token for piece in pieces for token in piece.tokens]
+    assert bytes(token.id for token in tokens) == text_after(chat_ids("abc"), 3).encode()
+    # one logit of the tokenizer's 259 is 1, the others are 0
+    assert tokens[0].logprob == pytest.approx(1 - math.log(math.e + 258))
+    assert [len(token.top) for token in tokens] == [2, 2, 2]
 
 
 def test_max_tokens_limits_the_answer(model: Model) -> None:
@@ -55,38 +75,6 @@ def test_max_tokens_limits_the_answer(model: Model) -> None:
     assert "".join(model.generate("abc", Options(max_tokens=2))) == wanted
     assert model.last is not None
     assert (model.last.finish, model.last.generated) == ("max_tokens", 2)
-
-
-def test_a_chat_prefills_only_what_is_new(model: Model) -> None:
-    chat = model.chat()
-    first = shown(chat.send("abc", Options(max_tokens=3)))
-    assert first == text_after(chat_ids("abc"), 3)
-    second = shown(chat.send("efg", Options(max_tokens=3)))
-    ids = chat_ids("abc", first, "efg")
-    assert second == text_after(ids, 3)
-    assert model.last is not None
-    # the first prompt and all but the last token of the first answer are in the cache
-    reused = len(chat_ids("abc")) + len(first) - 1
-    assert (model.last.prompt_tokens, model.last.prefilled) == (len(ids), len(ids) - reused)
-
-
-def test_a_stopped_answer_stays_in_the_history(model: Model) -> None:
-    chat = model.chat()
-    with closing(chat.send("abc")) as pieces:
-        first = next(pieces).text
-    assert [message["content"] for message in chat.messages] == ["abc", first]
-    second = shown(chat.send("efg", Options(max_tokens=3)))
-    assert second == text_after(chat_ids("abc", first, "efg"), 3)
-
-
-def test_a_prompt_over_the_context_shows_both_numbers_and_keeps_the_chat(bundle: Path) -> None:
-    model = aotlm_runtime.load(bundle, context=20)
-    chat = model.chat()
-    list(chat.send("abc", Options(max_tokens=2)))
-    history = list(chat.messages)
-    with pytest.raises(errors.ContextExceeded, match="has 62 tokens, but the context holds 20"):
-        list(chat.send("x" * 50))
-    assert chat.messages == history
 
 
 def test_an_answer_ends_with_the_context(bundle: Path) -> None:
@@ -109,6 +97,7 @@ def test_the_same_prompt_again_gives_the_same_text(model: Model) -> None:
         ({"context": 0}, "a context of 0 tokens"),
         ({"threads": 0}, "0 threads are not possible"),
         ({"threads": 1000}, "takes 1 to 256"),
+        ({"kv_dtype": "f16"}, "a cache of f16 is not possible: the bundle was compiled for f32"),
     ],
 )
 def test_impossible_options_are_refused(
@@ -133,6 +122,7 @@ def test_neither_import_nor_use_needs_torch_or_the_compiler(bundle: Path) -> Non
     package = Path(aotlm_runtime.__file__).parents[1]
     script = (
         "import sys, aotlm_runtime\n"
+        "import aotlm_runtime.cli\n"
         "light = {'numpy', 'tokenizers', 'jinja2', 'archspec', 'msgspec'} & set(sys.modules)\n"
         f"text = ''.join(aotlm_runtime.load({str(bundle)!r}).generate('abc'))\n"
         "heavy = {'torch', 'transformers', 'mlir', 'aotlm', 'safetensors'} & set(sys.modules)\n"

@@ -378,3 +378,32 @@ def test_a_port_in_use_is_one_sentence(bundle: Path, capsys: pytest.CaptureFixtu
         f"error: cannot listen on port {port} of 127.0.0.1: Address already in use; "
         "choose others with --port and --host\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--port", "70000"), "cannot listen on port 70000 of 127.0.0.1"),
+        (("--host", "203.0.113.1"), "of 203.0.113.1: Cannot assign requested address"),
+        (("--api-key", "two words"), "the API key has characters that no header takes"),
+        (("--temperature", "-1"), "temperature is -1.0, but must be 0"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(
+    bundle: Path, words: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["serve", str(bundle), *words]) == 1
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+
+
+def test_the_server_samples_as_it_was_told(bundle: Path) -> None:
+    with serving(bundle, "--temperature", "2", "--seed", "3") as server:
+        client = server.client()
+        answers = [
+            client.chat.completions.create(model="local", messages=ABC, max_tokens=20, **given)
+            for given in ({}, {"temperature": 2, "seed": 3}, {"temperature": 0})
+        ]
+    told, asked, greedy = (answer.choices[0].message.content for answer in answers)
+    assert told == asked != greedy

@@ -6,17 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from aotlm.commands import flag_words
+from aotlm_runtime.arguments import RUN
+
 ROOT = Path(__file__).parents[2]
 FLAGS = {
     "toolchain": (),
     "import": ("--model", "--revision", "--dtype", "--out", "--force", "--dump-after"),
     "compile": ("--dir", "--target", "--dump-after", "--list-passes"),
     "package": ("--dir", "--out", "--compress"),
-    "run": ("--bundle", "--prompt", "--max-tokens", "--raw", "--threads", "--[no-]stats"),
+    "run": ("--bundle", "--prompt", "--max-tokens", "--raw", "--threads", "--[no-]stats", "--stop"),
     "check": ("--dir", "--model"),
-    "demo": ("--prompt", "--dtype"),
+    "demo": ("--prompt", "--dtype", "--temperature"),
     "test": (),
     "lint": (),
+    "lock": (),
 }
 
 
@@ -73,3 +77,11 @@ def test_a_dash_is_taken_as_the_prompt() -> None:
     done = _inv("run", "--bundle", "no-such-bundle", "--prompt", "-")
     assert done.returncode == 1
     assert "no-such-bundle" in done.stderr
+
+
+def test_flags_reach_the_runtime_as_it_has_them() -> None:
+    flags: dict[str, object] = {flag.name.replace("-", "_"): None for flag in RUN}
+    flags |= {"raw": True, "json": False, "stats": False, "stop": ["a", "-b"], "prompt": "-"}
+    words = flag_words(RUN, flags)
+    assert words == ["--prompt=-", "--raw", "--stop=a", "--stop=-b", "--no-stats"]
+    assert flag_words(RUN, {**flags, "raw": False, "stats": True, "stop": []}) == ["--prompt=-"]

@@ -17,18 +17,24 @@ from aotlm_runtime.server.engine import Engine
 from aotlm_runtime.server.memory import default_sessions
 from aotlm_runtime.server.metrics import Metrics
 
+_QUEUE = 64  # requests that may wait
 _END_SECONDS = 5  # for answers to be told that the server stops
 
 
 def run(
-    model: Model, listener: socket.socket, arguments: argparse.Namespace, api_key: str | None
+    model: Model,
+    listener: socket.socket,
+    arguments: argparse.Namespace,
+    defaults: Sampling,
+    api_key: str | None,
 ) -> None:
-    """Serve a model until SIGINT or SIGTERM."""
+    """Serve a model until SIGINT or SIGTERM; `defaults` hold where a request says nothing."""
     metrics = Metrics()
     n_sessions = arguments.sessions or default_sessions(model.session)
-    engine = Engine(model, n_sessions, arguments.queue, metrics)
+    n_waiting = _QUEUE if arguments.queue is None else arguments.queue
+    engine = Engine(model, n_sessions, n_waiting, metrics)
     name = arguments.name or model.manifest.model.source
-    app = make_app(engine, metrics, name, api_key, Sampling())
+    app = make_app(engine, metrics, name, api_key, defaults)
     config = uvicorn.Config(
         app,
         log_level="warning",
