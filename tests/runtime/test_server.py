@@ -383,7 +383,7 @@ def test_a_port_in_use_is_one_sentence(bundle: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--port", "70000"), "cannot listen on port 70000 of 127.0.0.1"),
+        (("--port", "70000"), "there is no port 70000: the last is 65535"),
         (("--host", "203.0.113.1"), "of 203.0.113.1: Cannot assign requested address"),
         (("--api-key", "two words"), "the API key has characters that no header takes"),
         (("--temperature", "-1"), "temperature is -1.0, but must be 0"),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from aotlm_runtime.model import Model
 
 _KEY_VARIABLE = "AOTLM_API_KEY"
+_LAST_PORT = 65535
 _LOOPBACK = ("127.", "::1")
 
 
@@ -27,8 +28,10 @@ def serve(arguments: argparse.Namespace, load: Callable[[], "Model"]) -> int:
     key = arguments.api_key or os.environ.get(_KEY_VARIABLE) or None
     if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
         raise OptionInvalid("the API key has characters that no header takes; use letters")
-    host, port = arguments.host or "127.0.0.1", arguments.port
-    with _listen(host, 8080 if port is None else port) as listener:
+    port = 8080 if arguments.port is None else arguments.port
+    if port > _LAST_PORT:
+        raise OptionInvalid(f"there is no port {port}: the last is {_LAST_PORT}; choose another")
+    with _listen(arguments.host or "127.0.0.1", port) as listener:
         model = load()
         from aotlm_runtime.server.run import run
 
@@ -48,8 +51,8 @@ def _listen(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         return socket.create_server(address[:2], family=family)
-    except (OSError, OverflowError) as error:  # the latter for a port above 65535
-        reason = (getattr(error, "strerror", "") or str(error)).partition(" (while")[0]
+    except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (while")[0]
         raise PortUnavailable(
             f"cannot listen on port {port} of {host}: {reason}; choose others with --port and "
             "--host"
