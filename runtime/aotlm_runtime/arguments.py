@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from aotlm_runtime.pieces import Options
+    from aotlm_runtime.sampling import Sampling
 
 Kind = Literal["text", "texts", "count", "number", "on", "off"]
 
@@ -47,6 +48,14 @@ SAMPLING = (
     Flag("repeat-penalty", "number", "above 1: make tokens that were there less likely", "R"),
     Flag("seed", "count", "draw the same tokens each time", "N", least=0),
 )
+SERVING = (
+    Flag("host", "text", "the address to listen on; default: 127.0.0.1", "ADDRESS"),
+    Flag("port", "count", "default: 8080; 0 takes a free one", "N", least=0),
+    Flag("api-key", "text", "ask for this key; default: $AOTLM_API_KEY, or none", "KEY"),
+    Flag("name", "text", "the model's name; default: the bundle's", "NAME"),
+    Flag("sessions", "count", "answers at a time; default: up to 8, as memory allows", "N"),
+    Flag("queue", "count", "requests that may wait; default: 64", "N", least=0),
+)
 DEBUG = (Flag("debug", "off", "print a traceback with an error"),)
 CHAT = (*ANSWER, *SAMPLING, *LOADING)
 RUN = (
@@ -86,13 +95,25 @@ def read_options(arguments: argparse.Namespace) -> "Options":
         OptionInvalid: a value is outside its range.
     """
     from aotlm_runtime.pieces import Options
+
+    return Options(
+        max_tokens=arguments.max_tokens,
+        stop=tuple(arguments.stop),
+        sampling=read_sampling(arguments),
+    )
+
+
+def read_sampling(arguments: argparse.Namespace) -> "Sampling":
+    """Return what the flags of SAMPLING ask for.
+
+    Raises:
+        OptionInvalid: a value is outside its range.
+    """
     from aotlm_runtime.sampling import Sampling
 
     names = [flag.name.replace("-", "_") for flag in SAMPLING]
     given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    return Options(
-        max_tokens=arguments.max_tokens, stop=tuple(arguments.stop), sampling=Sampling(**given)
-    )
+    return Sampling(**given)
 
 
 @dataclass(frozen=True)

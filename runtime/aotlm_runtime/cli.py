@@ -49,6 +49,17 @@ COMMANDS = (
         ),
     ),
     Command(
+        "serve",
+        "answer OpenAI's clients over HTTP, and chat on a web page",
+        commands.serve,
+        (*flags.SERVING, *flags.SAMPLING, *flags.LOADING),
+        (
+            "serve model.tar                      then open http://127.0.0.1:8080",
+            "serve model.tar --host 0.0.0.0 --api-key SECRET",
+            "serve model.tar --sessions 2 --queue 8 --temperature 0.7",
+        ),
+    ),
+    Command(
         "inspect",
         "print what a bundle is, and verify it",
         commands.inspect,

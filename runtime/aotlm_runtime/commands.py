@@ -49,6 +49,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def serve(arguments: argparse.Namespace) -> int:
+    """Serve until a signal comes."""
+    from aotlm_runtime.server.command import serve
+
+    return serve(arguments, lambda: _load(arguments))
+
+
 def inspect(arguments: argparse.Namespace) -> int:
     """Print what the bundle is, after it was verified."""
     from aotlm_runtime.bundle import open_bundle

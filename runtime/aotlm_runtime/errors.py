@@ -72,6 +72,10 @@ class PromptInvalid(AotlmRuntimeError):
     """The prompt is not text, or has no tokens."""
 
 
+class PortUnavailable(AotlmRuntimeError):
+    """The server cannot listen at the address."""
+
+
 class ChatFileInvalid(AotlmRuntimeError):
     """A file with a chat cannot be read or written, or is no such file."""
 

@@ -19,6 +19,7 @@ from aotlm_runtime.sampling import Sampler
 from aotlm_runtime.session import Session
 from aotlm_runtime.stops import Stops
 from aotlm_runtime.text import Text
+from aotlm_runtime.thinking import Splitter
 
 # A cache for a model's full context can need more memory than its weights; this is the default.
 DEFAULT_CONTEXT = 4096
@@ -122,9 +123,8 @@ class Model:
             max_tokens=options.max_tokens,
             n_logprobs=options.n_logprobs,
         )
-        answer = _Ending(
-            pieces(tokens, self.text.detokenizer(), self.text.splitter(ids), Stops(options.stop))
-        )
+        splitter = self.text.splitter(ids) if options.splits_thinking else Splitter(None)
+        answer = _Ending(pieces(tokens, self.text.detokenizer(), splitter, Stops(options.stop)))
         generated = 0
         try:
             for piece in answer:

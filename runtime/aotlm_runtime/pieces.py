@@ -18,6 +18,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     It ends before the first `stop` string that is complete; thinking is not searched for them. With
     `n_logprobs`, which can be 0, tokens carry their log probability and that many alternatives.
+    Without `splits_thinking`, thinking and its tags are text like any other.
 
     Raises:
         OptionInvalid: a value is outside its range.
@@ -27,6 +28,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     sampling: Sampling = Sampling()
     n_logprobs: int | None = None
+    splits_thinking: bool = True
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:

@@ -93,6 +93,13 @@ class Text:
         """Return the text of ids; special tokens have none."""
         return self._tokenizer.decode(ids, skip_special_tokens=True)
 
+    def name(self, token: int) -> str:
+        """Return the text of one id within a text, so with its space; a special one's own name."""
+        once, twice = (
+            self._tokenizer.decode([token] * n, skip_special_tokens=False) for n in (1, 2)
+        )
+        return twice[len(once) :]
+
     def detokenizer(self) -> Detokenizer:
         """Return a new stream of ids to whole characters."""
         return Detokenizer(self.decode, self._fragments)
