@@ -6,27 +6,36 @@ from pathlib import Path
 
 from invoke import Context
 
-from aotlm.commands import command
-from aotlm.demo import default_folder
+from aotlm.commands import command, toolchain_settings
+from aotlm.demo import DEFAULT_MODEL, default_folder
 from aotlm.errors import UsageError
 from aotlm.progress import shown
 
-MODEL = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
-
 
 @command("toolchain")
-def toolchain(c: Context) -> None:
-    """Check and print the versions of the pinned toolchain."""
-    from aotlm.toolchain.check import check_toolchain
+def toolchain(c: Context, engine: str | None = None, base_image: str | None = None) -> None:
+    """Make the pinned toolchain ready: the image, or this machine's wheels."""
+    from aotlm.toolchain.prepare import prepare_toolchain
 
-    for name, version in check_toolchain().items():
-        print(f"{name} {version}")
+    prepare_toolchain(toolchain_settings(c, engine, base_image))
 
 
-@command("import")
+@command("image")
+def image(
+    c: Context, bundle: str | None = None, tag: str | None = None, base_image: str | None = None
+) -> None:
+    """Make an image that runs a bundle, without torch and compiler."""
+    if not bundle:
+        raise UsageError("no bundle was named; give --bundle=FOLDER or --bundle=ARCHIVE")
+    from aotlm.toolchain.prepare import prepare_image
+
+    prepare_image(Path(bundle), tag, toolchain_settings(c, None, base_image))
+
+
+@command("import", is_stage=True)
 def import_(
     c: Context,
-    model: str = MODEL,
+    model: str = DEFAULT_MODEL,
     revision: str | None = None,
     dtype: str = "f16",
     out: str | None = None,
@@ -54,7 +63,7 @@ def import_(
     print(f"imported into {folder}")
 
 
-@command("compile")
+@command("compile", is_stage=True)
 def compile_(
     c: Context,
     dir: str | None = None,
@@ -76,7 +85,7 @@ def compile_(
         print(f"this library runs on CPUs like this one only ({', '.join(library.features)})")
 
 
-@command("package")
+@command("package", is_stage=True)
 def package(
     c: Context, dir: str | None = None, out: str | None = None, compress: bool = False
 ) -> None:
@@ -137,7 +146,7 @@ def test(c: Context) -> int:
 
 @command("lock")
 def lock(c: Context) -> None:
-    """Write docker/requirements.lock anew from the versions in docker/pins.toml."""
+    """Write docker/requirements.lock anew from docker/pins.toml."""
     from aotlm.toolchain.lock import write_lock
 
     print(f"wrote {write_lock()}")
@@ -153,4 +162,4 @@ def lint(c: Context) -> int:
 
 def _folder(dir: str | None) -> Path:
     """DIR, or the default model's folder."""
-    return Path(dir) if dir else default_folder(MODEL, "f16")
+    return Path(dir) if dir else default_folder(DEFAULT_MODEL, "f16")

@@ -5,12 +5,15 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from invoke import Context, Task, task
 
 from aotlm.errors import AotlmError, UsageError
 from aotlm_runtime.errors import AotlmRuntimeError
+
+if TYPE_CHECKING:
+    from aotlm.toolchain.engine import Settings
 
 HELP = {
     "model": "Hugging Face id, local folder, GGUF folder or file, or 'demo'",
@@ -30,18 +33,27 @@ HELP = {
     "threads": "how many threads to use; default: one for each core",
     "context": "how many tokens to keep; default: the model's, up to 4096",
     "stats": "print speed and memory at the end",
+    "engine": "auto, docker or local: where the stage runs; default: AOTLM_ENGINE, else auto",
+    "base_image": "what the images are built on instead of the pinned image",
+    "tag": "the name of the image; default: aotlm-<model>-<dtype>",
     "debug": "show a traceback when something fails",
 }
 
 
-def command(name: str) -> Callable[[Callable[..., Any]], Task]:
-    """Make a task of a function: with help, --debug, and errors as one line and an exit code."""
+def command(name: str, *, is_stage: bool = False) -> Callable[[Callable[..., Any]], Task]:
+    """Make a task of a function: with help, --debug, and errors as one line and an exit code.
+
+    A stage runs in the toolchain image where --engine or the settings say so.
+    """
 
     def wrap(function: Callable[..., Any]) -> Task:
         @functools.wraps(function)
         def body(c: Context, /, debug: bool = False, **words: Any) -> None:
             try:
-                code = function(c, **words)
+                engine = words.pop("engine") if is_stage else "local"
+                code = _run_elsewhere(name, c, engine, {**words, "debug": debug})
+                if code is None:
+                    code = function(c, **words)
             except (AotlmError, AotlmRuntimeError) as error:
                 if debug:
                     traceback.print_exc()
@@ -63,10 +75,35 @@ def command(name: str) -> Callable[[Callable[..., Any]], Task]:
                 sys.exit(code)
 
         signature = inspect.signature(function)
-        flag = inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False)
-        parameters = [*signature.parameters.values(), flag]
+        flags = {"engine": None, "debug": False} if is_stage else {"debug": False}
+        added = [
+            inspect.Parameter(word, inspect.Parameter.KEYWORD_ONLY, default=default)
+            for word, default in flags.items()
+        ]
+        parameters = [*signature.parameters.values(), *added]
         body.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         known = {word.name: HELP[word.name] for word in parameters if word.name in HELP}
         return task(name=name, help=known, positional=[], auto_shortflags=False)(body)
 
     return wrap
+
+
+def _run_elsewhere(name: str, c: Context, engine: str | None, words: dict[str, Any]) -> int | None:
+    """Run a stage in the toolchain image and return its exit code; None: it has to run here."""
+    if engine == "local":
+        return None
+    settings = toolchain_settings(c, engine)
+    if settings.engine == "local":
+        return None
+    from aotlm.stages import run_stage
+
+    return run_stage(name, words, settings)
+
+
+def toolchain_settings(
+    c: Context, engine: str | None = None, base_image: str | None = None
+) -> "Settings":
+    """Return what the flags, the environment and the Invoke configuration say of the engine."""
+    from aotlm.toolchain.engine import read_settings  # the SDK takes a moment to load
+
+    return read_settings(dict(c.config), engine, base_image)

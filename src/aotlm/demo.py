@@ -15,6 +15,7 @@ from aotlm.targets import resolve_target
 from aotlm.toolchain.check import toolchain_versions
 
 STAMPS = ".stamps.json"
+DEFAULT_MODEL = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,15 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FLAGS = {
-    "toolchain": (),
-    "import": ("--model", "--revision", "--dtype", "--out", "--force", "--dump-after"),
-    "compile": ("--dir", "--target", "--dump-after", "--list-passes"),
-    "package": ("--dir", "--out", "--compress"),
+    "toolchain": ("--engine", "--base-image"),
+    "image": ("--bundle", "--tag", "--base-image"),
+    "import": ("--model", "--revision", "--dtype", "--out", "--force", "--dump-after", "--engine"),
+    "compile": ("--dir", "--target", "--dump-after", "--list-passes", "--engine"),
+    "package": ("--dir", "--out", "--compress", "--engine"),
     "run": ("--bundle", "--prompt", "--max-tokens", "--raw", "--threads", "--[no-]stats"),
     "check": ("--dir", "--model"),
     "demo": ("--prompt", "--dtype"),
+    "lock": (),
     "test": (),
     "lint": (),
 }

@@ -3,7 +3,8 @@
 import subprocess
 import sys
 
-from aotlm.toolchain.pins import DOCKER_DIR, lock_problems
+from aotlm.toolchain.pin_lint import version_problems
+from aotlm.toolchain.pins import DOCKER_DIR
 
 CHECKS = (
     ("ruff", "check", "."),
@@ -15,8 +16,8 @@ CHECKS = (
 def lint() -> int:
     """Run every check, also after one failed; return 0 when all passed."""
     failed = 0
-    for problem in lock_problems():
-        print(f"docker: {problem}")
+    for problem in version_problems():
+        print(f"versions: {problem}")
         failed = 1
     for check in CHECKS:
         print(f"lint: {' '.join(check)}", flush=True)
