@@ -14,7 +14,7 @@ from aotlm.progress import shown
 
 @command("toolchain")
 def toolchain(c: Context, engine: str | None = None, base_image: str | None = None) -> None:
-    """Make the pinned toolchain ready: the image, or this machine's wheels."""
+    """Make the pinned toolchain ready: image, or wheels here."""
     from aotlm.toolchain.prepare import prepare_toolchain
 
     prepare_toolchain(toolchain_settings(c, engine, base_image))

@@ -29,6 +29,8 @@ ROOT = DOCKER_DIR.parent
 INPUTS = "aotlm.inputs"
 BASE_NAME = "aotlm.base.name"
 BASE_KEY = "aotlm.base.key"
+# tokenizers asks for it to fetch from the hub, which a bundle never does: a tenth of the image
+_NEVER_FETCHED = ("huggingface-hub",)
 _PATTERNS = (
     "tasks.py",
     "pyproject.toml",
@@ -151,7 +153,7 @@ def runtime_entries() -> list[Locked]:
     """Return the lock's entries of what the runtime package depends on."""
     project = tomllib.loads((ROOT / "runtime" / "pyproject.toml").read_text("utf-8"))["project"]
     names = [text.split(">")[0].strip() for text in project["dependencies"]]
-    return with_dependencies(read_lock(), names)
+    return with_dependencies(read_lock(), names, _NEVER_FETCHED)
 
 
 def read_sources(root: Path = ROOT) -> Sources:

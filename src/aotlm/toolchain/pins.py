@@ -77,8 +77,12 @@ def read_lock(path: Path = DOCKER_DIR / LOCK_NAME) -> dict[str, Locked]:
     return {entry.name: entry for entry in entries}
 
 
-def with_dependencies(lock: Mapping[str, Locked], names: Iterable[str]) -> list[Locked]:
+def with_dependencies(
+    lock: Mapping[str, Locked], names: Iterable[str], without: Iterable[str] = ()
+) -> list[Locked]:
     """Return the entries of `names` and of all that they depend on, sorted by name.
+
+    `without` are left out, and what only they depend on.
 
     Raises:
         AotlmError: the lock lacks one of `names`.
@@ -87,7 +91,7 @@ def with_dependencies(lock: Mapping[str, Locked], names: Iterable[str]) -> list[
     absent = sorted(found - set(lock))
     if absent:
         raise AotlmError(f"{LOCK_NAME} lacks {', '.join(absent)}; run inv lock")
-    while more := {e.name for e in lock.values() if e.wanted_by & found} - found:
+    while more := {e.name for e in lock.values() if e.wanted_by & found} - found - set(without):
         found |= more
     return [lock[name] for name in sorted(found)]
 
