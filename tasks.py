@@ -7,28 +7,35 @@ from typing import Any
 
 from invoke import Context
 
-from aotlm.commands import command, flag_words
-from aotlm.demo import default_folder
+from aotlm.commands import command, flag_words, toolchain_settings
+from aotlm.demo import DEFAULT_MODEL, default_folder
 from aotlm.errors import UsageError
 from aotlm.progress import shown
 from aotlm_runtime.arguments import RUN
 
-MODEL = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
-
 
 @command("toolchain")
-def toolchain(c: Context) -> None:
-    """Check and print the versions of the pinned toolchain."""
-    from aotlm.toolchain.check import check_toolchain
+def toolchain(c: Context, engine: str | None = None, base_image: str | None = None) -> None:
+    """Make the pinned toolchain ready: image, or wheels here."""
+    from aotlm.toolchain.prepare import prepare_toolchain
 
-    for name, version in check_toolchain().items():
-        print(f"{name} {version}")
+    prepare_toolchain(toolchain_settings(c, engine, base_image))
 
 
-@command("import")
+@command("image")
+def image(
+    c: Context, bundle: str | None = None, tag: str | None = None, base_image: str | None = None
+) -> None:
+    """Make an image that runs a bundle, without torch and compiler."""
+    from aotlm.toolchain.prepare import prepare_image
+
+    prepare_image(_named("bundle", bundle), tag, toolchain_settings(c, None, base_image))
+
+
+@command("import", is_stage=True)
 def import_(
     c: Context,
-    model: str = MODEL,
+    model: str = DEFAULT_MODEL,
     revision: str | None = None,
     dtype: str = "f16",
     out: str | None = None,
@@ -56,7 +63,7 @@ def import_(
     print(f"imported into {folder}")
 
 
-@command("compile")
+@command("compile", is_stage=True)
 def compile_(
     c: Context,
     dir: str | None = None,
@@ -78,7 +85,7 @@ def compile_(
         print(f"this library runs on CPUs like this one only ({', '.join(library.features)})")
 
 
-@command("package")
+@command("package", is_stage=True)
 def package(
     c: Context, dir: str | None = None, out: str | None = None, compress: bool = False
 ) -> None:
@@ -203,7 +210,7 @@ def lint(c: Context) -> int:
 
 def _folder(dir: str | None) -> Path:
     """DIR, or the default model's folder."""
-    return Path(dir) if dir else default_folder(MODEL, "f16")
+    return Path(dir) if dir else default_folder(DEFAULT_MODEL, "f16")
 
 
 def _named(flag: str, path: str | None) -> Path:

@@ -66,6 +66,10 @@ class Bundle:
         _compare(self._files[path], hashlib.sha256(data).hexdigest(), self.name)
         return data
 
+    def extent(self, path: str) -> Extent:
+        """Return where the bytes of a file are, while the bundle is open."""
+        return self._extents[path]
+
     def map_weights(self) -> NDArray[np.int8]:
         """Return the weight file's data section, mapped: [weights_size_bytes] i8.
 

@@ -5,13 +5,16 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from invoke import Context, Task, task
 
 from aotlm.errors import AotlmError, UsageError
 from aotlm_runtime.arguments import Flag
 from aotlm_runtime.errors import AotlmRuntimeError
+
+if TYPE_CHECKING:
+    from aotlm.toolchain.engine import Settings
 
 HELP = {
     "model": "Hugging Face id, local folder, GGUF folder or file, or 'demo'",
@@ -32,6 +35,9 @@ HELP = {
     "sigstore": "sign with the identity of the workflow that this runs in",
     "identity": "who signed with sigstore: a workflow's or a mail address",
     "identity_provider": "who vouches for the identity; default: GitHub Actions",
+    "engine": "auto, docker or local: where the stage runs; default: AOTLM_ENGINE, else auto",
+    "base_image": "what the images are built on instead of the pinned image",
+    "tag": "the name of the image; default: aotlm-<model>-<dtype>",
     "debug": "show a traceback when something fails",
 }
 
@@ -39,17 +45,23 @@ HELP = {
 _DEFAULTS: Mapping[str, bool] = {"on": True, "off": False}
 
 
-def command(name: str, flags: Sequence[Flag] = ()) -> Callable[[Callable[..., Any]], Task]:
+def command(
+    name: str, flags: Sequence[Flag] = (), *, is_stage: bool = False
+) -> Callable[[Callable[..., Any]], Task]:
     """Make a task of a function: with help, --debug, and errors as one line and an exit code.
 
-    The function also takes `flags` of the runtime, as keywords that `flag_words` makes words of.
+    The function also takes `flags` of the runtime, as keywords that `flag_words` makes words of. A
+    stage runs in the toolchain image where --engine or the settings say so.
     """
 
     def wrap(function: Callable[..., Any]) -> Task:
         @functools.wraps(function)
         def body(c: Context, /, debug: bool = False, **words: Any) -> None:
             try:
-                code = function(c, **words)
+                engine = words.pop("engine") if is_stage else "local"
+                code = _run_elsewhere(name, c, engine, {**words, "debug": debug})
+                if code is None:
+                    code = function(c, **words)
             except (AotlmError, AotlmRuntimeError) as error:
                 if debug:
                     traceback.print_exc()
@@ -72,9 +84,10 @@ def command(name: str, flags: Sequence[Flag] = ()) -> Callable[[Callable[..., An
 
         signature = inspect.signature(function)
         defaults = {flag.name.replace("-", "_"): _DEFAULTS.get(flag.kind) for flag in flags}
+        shared = {"engine": None, "debug": False} if is_stage else {"debug": False}
         more = [
             inspect.Parameter(word, inspect.Parameter.KEYWORD_ONLY, default=default)
-            for word, default in {**defaults, "debug": False}.items()
+            for word, default in {**defaults, **shared}.items()
         ]
         own = [
             word
@@ -105,3 +118,24 @@ def flag_words(flags: Sequence[Flag], given: Mapping[str, Any]) -> list[str]:
             values = value if flag.kind == "texts" else [value]
             words += [f"--{flag.name}={item}" for item in values]
     return words
+
+
+def _run_elsewhere(name: str, c: Context, engine: str | None, words: dict[str, Any]) -> int | None:
+    """Run a stage in the toolchain image and return its exit code; None: it has to run here."""
+    if engine == "local":
+        return None
+    settings = toolchain_settings(c, engine)
+    if settings.engine == "local":
+        return None
+    from aotlm.stages import run_stage
+
+    return run_stage(name, words, settings)
+
+
+def toolchain_settings(
+    c: Context, engine: str | None = None, base_image: str | None = None
+) -> "Settings":
+    """Return what the flags, the environment and the Invoke configuration say of the engine."""
+    from aotlm.toolchain.engine import read_settings  # the SDK takes a moment to load
+
+    return read_settings(dict(c.config), engine, base_image)

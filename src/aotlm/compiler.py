@@ -20,7 +20,7 @@ from aotlm.capture.tokenizer_files import bos_token_id, eos_token_ids, write_tok
 from aotlm.capture.trace import Program as Captured
 from aotlm.capture.trace import trace
 from aotlm.codegen.compile import compile_import
-from aotlm.demo import default_folder
+from aotlm.demo import DEFAULT_MODEL, default_folder
 from aotlm.emit.main import ERROR_CODES, state_layout
 from aotlm.emit.modules import Modules, emit_modules
 from aotlm.errors import AotlmError, UsageError
@@ -36,7 +36,6 @@ from aotlm.weights.file import WeightFilePlan, plan_weight_file, write_weight_fi
 from aotlm_runtime import manifest
 
 DTYPES: Final = ("f16", "bf16", "f32")
-DEFAULT_MODEL: Final = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
 ENTRIES: Final = ("prefill", "decode")
 MAX_CHUNK_TOKENS: Final = 512
 

@@ -14,6 +14,7 @@ from aotlm.progress import shown
 from aotlm.targets import resolve_target
 
 STAMPS = ".stamps.json"
+DEFAULT_MODEL = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
 
 
 @dataclass(frozen=True)

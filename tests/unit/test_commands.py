@@ -11,10 +11,11 @@ from aotlm_runtime.arguments import RUN
 
 ROOT = Path(__file__).parents[2]
 FLAGS = {
-    "toolchain": (),
-    "import": ("--model", "--revision", "--dtype", "--out", "--force", "--dump-after"),
-    "compile": ("--dir", "--target", "--dump-after", "--list-passes"),
-    "package": ("--dir", "--out", "--compress"),
+    "toolchain": ("--engine", "--base-image"),
+    "image": ("--bundle", "--tag", "--base-image"),
+    "import": ("--model", "--revision", "--dtype", "--out", "--force", "--dump-after", "--engine"),
+    "compile": ("--dir", "--target", "--dump-after", "--list-passes", "--engine"),
+    "package": ("--dir", "--out", "--compress", "--engine"),
     "run": ("--bundle", "--prompt", "--max-tokens", "--raw", "--threads", "--[no-]stats", "--stop"),
     "repro": ("--model", "--revision", "--dtype", "--target", "--out"),
     "compare": ("--first", "--second"),

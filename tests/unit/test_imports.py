@@ -34,7 +34,7 @@ LEAF_IMPORTS: dict[str, tuple[str, ...]] = {
     "graph": ("errors", "weights"),
 }
 # What strings the stages together, and may see all of them.
-FACADES = ("__init__", "compiler", "check", "commands", "demo", "repro")
+FACADES = ("__init__", "compiler", "check", "commands", "demo", "repro", "stages")
 # Package -> the only parts that may import it.
 PLACES: dict[str, tuple[str, ...]] = {
     "torch": ("capture", "check"),
@@ -44,6 +44,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "mlir": ("emit", "kernels"),
     "archspec": ("targets",),
     "invoke": ("commands",),
+    "docker": ("toolchain",),
 }
 NEVER_IN_RUNTIME = ("aotlm", "torch", "transformers", "mlir", "ziglang", "invoke")
 

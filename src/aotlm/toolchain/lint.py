@@ -5,7 +5,8 @@ import sys
 from itertools import chain
 from pathlib import Path
 
-from aotlm.toolchain.pins import DOCKER_DIR, lock_problems
+from aotlm.toolchain.pin_lint import version_problems
+from aotlm.toolchain.pins import DOCKER_DIR
 
 WORKFLOWS = ".github/workflows"
 # Programs of the environment that this runs in.
@@ -21,8 +22,8 @@ CHECKS = (
 def lint() -> int:
     """Run every check, also after one failed; return 0 when all passed."""
     failed = 0
-    for problem in lock_problems():
-        print(f"docker: {problem}")
+    for problem in version_problems():
+        print(f"versions: {problem}")
         failed = 1
     for check in CHECKS:
         print(f"lint: {' '.join(check)}", flush=True)

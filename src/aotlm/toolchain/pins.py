@@ -2,21 +2,43 @@
 
 import re
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aotlm.errors import AotlmError
 
 DOCKER_DIR = Path(__file__).resolve().parents[3] / "docker"
-_LOCKED = re.compile(r"^([A-Za-z0-9_.-]+)==(\S+) \\$", re.MULTILINE)
+LOCK_NAME = "requirements.lock"
+_VIA = re.compile(r"^    #(?: via)? +([A-Za-z0-9][A-Za-z0-9_.-]*)$", re.MULTILINE)
+_HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+_PINNED_IMAGE = re.compile(r"\S+@sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class Pins:
-    """What pins.toml says: the Python version (major.minor) and each named wheel's version."""
+    """What pins.toml says: Python (major.minor), the base image, and each named wheel's version."""
 
     python: str
-    wheels: dict[str, str]
+    base_image: str
+    wheels: dict[str, str]  # all of them
+    test_wheels: frozenset[str] = frozenset()  # names of those that no image holds
+
+    def for_image(self) -> "Pins":
+        """Return the pins without what only the tests need."""
+        kept = {name: v for name, v in self.wheels.items() if name not in self.test_wheels}
+        return replace(self, wheels=kept, test_wheels=frozenset())
+
+
+@dataclass(frozen=True)
+class Locked:
+    """An entry of the lock: its text as it stands there, and the packages that want it."""
+
+    name: str
+    version: str
+    text: str
+    hashes: frozenset[str]
+    wanted_by: frozenset[str]
 
 
 def read_pins(path: Path = DOCKER_DIR / "pins.toml") -> Pins:
@@ -27,29 +49,76 @@ def read_pins(path: Path = DOCKER_DIR / "pins.toml") -> Pins:
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-        return Pins(data["python"]["version"], dict(data["wheels"]))
+        wheels, test_wheels = dict(data["wheels"]), dict(data["test-wheels"])
+        return Pins(
+            data["python"]["version"],
+            data["base"]["image"],
+            wheels | test_wheels,
+            frozenset(test_wheels),
+        )
     except FileNotFoundError:
         raise AotlmError(f"{path} is missing; run from a checkout of the repository") from None
-    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
         raise AotlmError(f"{path} is broken ({error}); restore it from the repository") from None
+
+
+def read_lock(path: Path = DOCKER_DIR / LOCK_NAME) -> dict[str, Locked]:
+    """Return the lock's entries by name.
+
+    Raises:
+        AotlmError: the file is missing.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise AotlmError(f"{path} is missing; restore it from the repository") from None
+    parts = re.split(r"^(?=[A-Za-z0-9#])", text, flags=re.MULTILINE)
+    entries = [_entry(part) for part in parts if part[:1].isalnum()]
+    return {entry.name: entry for entry in entries}
+
+
+def with_dependencies(
+    lock: Mapping[str, Locked], names: Iterable[str], without: Iterable[str] = ()
+) -> list[Locked]:
+    """Return the entries of `names` and of all that they depend on, sorted by name.
+
+    `without` are left out, and what only they depend on.
+
+    Raises:
+        AotlmError: the lock lacks one of `names`.
+    """
+    found = set(names)
+    absent = sorted(found - set(lock))
+    if absent:
+        raise AotlmError(f"{LOCK_NAME} lacks {', '.join(absent)}; run inv lock")
+    while more := {e.name for e in lock.values() if e.wanted_by & found} - found - set(without):
+        found |= more
+    return [lock[name] for name in sorted(found)]
 
 
 def lock_problems(folder: Path = DOCKER_DIR) -> list[str]:
     """Return a sentence for each disagreement of pins.toml and requirements.lock."""
-    pins = read_pins(folder / "pins.toml").wheels
-    lock = (folder / "requirements.lock").read_text(encoding="utf-8")
-    locked = {normal(name): version for name, version in _LOCKED.findall(lock)}
+    pins = read_pins(folder / "pins.toml")
+    lock = read_lock(folder / LOCK_NAME)
     problems = [
-        f"{name} is {version} in pins.toml but {locked.get(name, 'absent')} in requirements.lock"
-        for name, version in sorted(pins.items())
-        if locked.get(name) != version
+        f"{name} is {version} in pins.toml but "
+        f"{lock[name].version if name in lock else 'absent'} in requirements.lock"
+        for name, version in sorted(pins.wheels.items())
+        if name not in lock or lock[name].version != version
     ]
     problems += [
         f"{line!r} in requirements.lock names a package index; hashes are enough"
-        for line in lock.splitlines()
+        for line in (folder / LOCK_NAME).read_text(encoding="utf-8").splitlines()
         if line.startswith("--")
     ]
-    return problems + _unhashed(lock)
+    problems += [
+        f"{entry.text.split()[0]} in requirements.lock has no hash"
+        for entry in lock.values()
+        if not entry.hashes
+    ]
+    if not is_pinned_image(pins.base_image):
+        problems.append(f"the base image {pins.base_image} in pins.toml has no digest")
+    return problems
 
 
 def normal(name: str) -> str:
@@ -57,10 +126,17 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _unhashed(lock: str) -> list[str]:
-    entries = re.split(r"^(?=[A-Za-z0-9])", lock, flags=re.MULTILINE)
-    return [
-        f"{entry.split()[0]} in requirements.lock has no hash"
-        for entry in entries
-        if entry[:1].isalnum() and "--hash=sha256:" not in entry
-    ]
+def is_pinned_image(name: str) -> bool:
+    """Say whether an image's name ends with the digest of its content."""
+    return _PINNED_IMAGE.fullmatch(name) is not None
+
+
+def _entry(text: str) -> Locked:
+    name, _, version = text.split()[0].partition("==")
+    return Locked(
+        normal(name),
+        version,
+        text,
+        frozenset(_HASH.findall(text)),
+        frozenset(normal(parent) for parent in _VIA.findall(text)),
+    )

@@ -1,0 +1,10 @@
+# The compiler: the environment of its pinned wheels, and our own sources.
+ARG BASE_IMAGE
+FROM ${BASE_IMAGE}
+COPY . /opt/aotlm/project/
+# Stages run as the caller's user, whom this system does not know by name.
+ENV PYTHONPATH=/opt/aotlm/project/src:/opt/aotlm/project/runtime \
+    AOTLM_ENGINE=local HOME=/tmp USER=aotlm
+RUN python -c "import aotlm.toolchain.check as check, aotlm.toolchain.pins as pins; \
+check.check_toolchain(pins.read_pins().for_image())"
+ENTRYPOINT ["inv", "--search-root=/opt/aotlm/project"]

@@ -1,0 +1,81 @@
+"""What `inv toolchain` and `inv image` do, and the lines that they print."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from docker.models.images import Image
+
+from aotlm.errors import AotlmError
+from aotlm.progress import shown
+from aotlm.toolchain.check import check_toolchain
+from aotlm.toolchain.engine import Settings, connect, connect_or_none
+from aotlm.toolchain.image_build import Member
+from aotlm.toolchain.images import build_runtime, ensure_toolchain
+from aotlm.toolchain.wheelhouse import install_on_host
+from aotlm_runtime.bundle import MANIFEST, Bundle, open_bundle
+from aotlm_runtime.manifest import Manifest
+
+
+def prepare_toolchain(settings: Settings) -> None:
+    """Build or find the toolchain image; on this machine, install the wheels where they are wrong.
+
+    Raises:
+        AotlmError: it cannot be made ready.
+    """
+    client = connect_or_none(settings)
+    if client is None:
+        _prepare_host()
+        return
+    if settings.engine == "auto":
+        print("engine: docker", file=sys.stderr, flush=True)
+    with shown("toolchain") as progress:
+        image, built = ensure_toolchain(client, settings.base_image, progress)
+    print(f"{image.tags[0]} {'built' if built else 'is there already'}, {_size(image)}")
+
+
+def prepare_image(bundle: Path, tag: str | None, settings: Settings) -> None:
+    """Build the image that runs the bundle, a folder or an archive.
+
+    Raises:
+        AotlmError: no Docker engine, or the build failed.
+        AotlmRuntimeError: the bundle is broken.
+    """
+    client = connect()
+    with open_bundle(bundle) as opened, shown("image") as progress:
+        opened.verify()
+        name = tag or _default_tag(opened.manifest)
+        image = build_runtime(client, settings.base_image, _members(opened), name, progress)
+    weights = opened.manifest.abi.weights_size_bytes
+    print(f"{name} built, {_size(image)}, of which {weights / 1e6:.0f} MB are weights")
+    print(f"chat: docker run -it {name}")
+
+
+def _prepare_host() -> None:
+    try:
+        versions = check_toolchain()
+    except AotlmError:
+        with shown("toolchain") as progress:
+            install_on_host(progress=progress)
+        versions = check_toolchain()
+    for name, version in versions.items():
+        print(f"{name} {version}")
+
+
+def _members(bundle: Bundle) -> Iterator[Member]:
+    for path in (MANIFEST, *(file.path for file in bundle.manifest.files)):
+        extent = bundle.extent(path)
+        file = os.fdopen(os.dup(extent.fd), "rb")
+        file.seek(extent.offset)
+        yield Member(path, extent.size_bytes, file)
+
+
+def _default_tag(manifest: Manifest) -> str:
+    words = f"{manifest.model.source.rsplit('/', 1)[-1]}-{manifest.model.dtype}".lower()
+    return f"aotlm-{re.sub('[^a-z0-9]+', '-', words).strip('-')}:latest"
+
+
+def _size(image: Image) -> str:
+    return f"{image.attrs['Size'] / 1e6:.0f} MB"
