@@ -168,6 +168,14 @@ def run(c: Context, bundle: str | None = None, **flags: Any) -> int:
     return main(["run", *flag_words(RUN, flags), str(path)])
 
 
+@command("profile")
+def profile(c: Context, bundle: str | None = None, threads: str | None = None) -> None:
+    """Show where the time of a decode step and a prefill goes."""
+    from aotlm.profile import profile
+
+    print(profile(_named("bundle", bundle), int(threads) if threads else None))
+
+
 @command("check")
 def check(c: Context, dir: str | None = None, model: str | None = None) -> int:
     """Compare each stage of the model in DIR with PyTorch."""

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 
 from aotlm_runtime.errors import CallFailed, CpuUnsupported, LibraryInvalid
@@ -77,6 +78,19 @@ class CompiledModel:
     def set_threads(self, n_threads: int) -> None:
         """Set the number of threads of all later calls, the caller's own included."""
         self._set_threads(n_threads)
+
+    def address(self, name: str) -> int:
+        """Return where a function of the library lies in memory."""
+        return ctypes.cast(self._loaded[name], ctypes.c_void_p).value or 0
+
+    def set_profile(self, entries: NDArray[np.uint64] | None) -> None:
+        """From now on add each parallel region to `entries`, zeros of [n, 4] u64; None ends that.
+
+        An entry is (address of the region's function, calls, ns that the calling thread spent, ns
+        of its own share of the work). Only one thread may call compiled code meanwhile.
+        """
+        pointer = None if entries is None else ctypes.c_void_p(entries.ctypes.data)
+        self._loaded.aotlm_set_profile(pointer, 0 if entries is None else len(entries))
 
     def can_measure(self, name: str) -> bool:
         """Say whether the library has `measure_<name>`; see `measure`."""

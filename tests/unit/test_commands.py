@@ -22,6 +22,7 @@ FLAGS = {
     "rebuild": ("--provenance", "--model", "--out"),
     "sign": ("--bundle", "--key", "--sigstore"),
     "verify": ("--bundle", "--key", "--identity", "--identity-provider"),
+    "profile": ("--bundle", "--threads"),
     "check": ("--dir", "--model"),
     "demo": ("--prompt", "--dtype", "--temperature"),
     "test": (),

@@ -34,7 +34,7 @@ LEAF_IMPORTS: dict[str, tuple[str, ...]] = {
     "graph": ("errors", "weights"),
 }
 # What strings the stages together, and may see all of them.
-FACADES = ("__init__", "compiler", "check", "commands", "demo", "repro", "stages")
+FACADES = ("__init__", "compiler", "check", "commands", "demo", "profile", "repro", "stages")
 # Package -> the only parts that may import it.
 PLACES: dict[str, tuple[str, ...]] = {
     "torch": ("capture", "check"),

@@ -1,0 +1,112 @@
+"""The benchmark and the profile of a tiny bundle: what they count, and that they hang together."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import PreTrainedTokenizerFast
+
+import aotlm
+from aotlm.profile import profile
+from aotlm_runtime.bench.limits import Limits
+from aotlm_runtime.bench.report import open_bench
+from aotlm_runtime.bench.work import read_work
+from aotlm_runtime.bundle import open_bundle
+from aotlm_runtime.cli import main
+from aotlm_runtime.errors import LibraryInvalid
+from aotlm_runtime.library import CompiledModel
+from aotlm_runtime.model import load_opened
+from tests.unit.checkpoints import saved
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bench")
+    model = saved(folder / "model")
+    words = {f"w{index}": index for index in range(model.config.vocab_size)}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="w0")
+    fast.save_pretrained(folder / "model")
+    return aotlm.build(str(folder / "model"), folder / "out", dtype="f32", target="x86-64-v3")
+
+
+def test_work_counts_what_a_step_reads_and_a_prefill_computes(bundle: Path) -> None:
+    with open_bundle(bundle) as opened:
+        work, facts = read_work(opened), opened.manifest.model
+        sizes = {tensor.name: np.prod(tensor.shape) for tensor in opened.manifest.source_tensors}
+    linears = [
+        size
+        for name, size in sizes.items()
+        if name.startswith("model.layers.") and name.endswith("_proj.weight")
+    ]
+    assert work.layer_weights == sum(linears)
+    assert work.head_weights == facts.vocab_size * facts.hidden_size
+    # A tied table is read as the head; an untied embedding is only looked up.
+    assert work.step_bytes >= 4 * (work.layer_weights + work.head_weights) * 0.99
+    pairs = 4 * facts.n_heads * facts.head_dim * facts.n_layers
+    assert work.prefill_flops(3) == 2 * 3 * work.layer_weights + 2 * work.head_weights + 6 * pairs
+
+
+def test_ranges_stay_in_the_weights_and_do_not_overlap(bundle: Path) -> None:
+    with open_bundle(bundle) as opened:
+        ranges = read_work(opened).ranges
+        size = opened.manifest.abi.weights_size_bytes
+    ends = ranges.sum(axis=1)
+    assert (ranges[1:, 0] >= ends[:-1]).all()
+    assert ends[-1] <= size
+
+
+def test_the_limits_know_the_width_of_a_vector(bundle: Path) -> None:
+    with open_bundle(bundle) as opened:
+        bench = open_bench(opened, load_opened(opened, threads=1))
+    assert bench.limits._lanes("fma") == 8
+    assert not bench.limits.has("dot")
+    assert bench.limits.flops("fma", 1) > 1e8
+
+
+def test_a_library_without_measuring_functions_is_one_sentence(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CompiledModel, "can_measure", lambda self, name: False)
+    with open_bundle(bundle) as opened:
+        compiled = load_opened(opened).session.compiled
+    assert isinstance(compiled, CompiledModel)
+    with pytest.raises(LibraryInvalid, match="compile and package the model again"):
+        Limits(compiled).flops("fma", 1)
+
+
+def test_bench_prints_every_row_with_its_limit(
+    bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", str(bundle), "--repeat=2", "--threads=1", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["step_bytes"] > 0
+    assert report["machine"]["read_all"] > 0
+    assert report["process"]["peak_bytes"] > 1e6
+    assert 0 < report["process"]["first_token_seconds"] < 600
+    names = [(row["name"], row["depth"], row["n_tokens"]) for row in report["rows"]]
+    assert ("decode", 0, 1) in names
+    assert ("prefill", 0, 16) in names
+    for row in report["rows"]:
+        assert row["low"] <= row["fraction"] <= row["high"]
+        assert row["limit"] == ("read" if row["name"] == "decode" else "fma")
+    assert main(["bench", str(bundle), "--repeat=2", "--threads=1"]) == 0
+    table = capsys.readouterr().out
+    assert "| decode, depth 0 |" in table
+    assert "| prefill 16 |" in table
+
+
+def test_the_profile_names_each_kernel_and_sums_up(bundle: Path) -> None:
+    decode, prefill = (text for text in profile(bundle, 2).split("\n\n") if text.startswith("|"))
+    for table in (decode, prefill):
+        shares = [float(line.split("|")[4].rstrip("% ")) for line in table.splitlines()[2:]]
+        assert sum(shares) == pytest.approx(100, abs=1)
+        assert "linear_" in table
+        assert "unknown" not in table
+    assert "attention_grouped" in decode
+    assert "attention_flash" in prefill
