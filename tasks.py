@@ -3,13 +3,15 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from invoke import Context
 
-from aotlm.commands import command, toolchain_settings
+from aotlm.commands import command, flag_words, toolchain_settings
 from aotlm.demo import DEFAULT_MODEL, default_folder
 from aotlm.errors import UsageError
 from aotlm.progress import shown
+from aotlm_runtime.arguments import RUN
 
 
 @command("toolchain")
@@ -25,11 +27,9 @@ def image(
     c: Context, bundle: str | None = None, tag: str | None = None, base_image: str | None = None
 ) -> None:
     """Make an image that runs a bundle, without torch and compiler."""
-    if not bundle:
-        raise UsageError("no bundle was named; give --bundle=FOLDER or --bundle=ARCHIVE")
     from aotlm.toolchain.prepare import prepare_image
 
-    prepare_image(Path(bundle), tag, toolchain_settings(c, None, base_image))
+    prepare_image(_named("bundle", bundle), tag, toolchain_settings(c, None, base_image))
 
 
 @command("import", is_stage=True)
@@ -97,27 +97,75 @@ def package(
     print(f"packaged {_folder(dir) / 'bundle'} and {archive}")
 
 
-@command("run")
-def run(
+@command("repro")
+def repro(
+    c: Context,
+    model: str = "demo",
+    revision: str | None = None,
+    dtype: str = "f16",
+    target: str = "x86-64-v3",
+    out: str | None = None,
+) -> None:
+    """Build a model twice under other conditions and compare them."""
+    from aotlm.repro.repro import Wanted, repro
+
+    wanted = Wanted(model, revision, dtype, target)
+    folder = Path(out) if out else default_folder(f"repro-{Path(model).name}", dtype)
+    print(f"identical: both archives have the sha256 {repro(wanted, folder.resolve())}")
+
+
+@command("compare")
+def compare(c: Context, first: str | None = None, second: str | None = None) -> None:
+    """Compare two bundles, as folders or archives, byte by byte."""
+    from aotlm.repro.compare import bundle_digest, check_same
+
+    one, two = _named("first", first), _named("second", second)
+    check_same(one, two)
+    print(f"identical: both have the sha256 {bundle_digest(one)}")
+
+
+@command("rebuild")
+def rebuild(
+    c: Context, provenance: str | None = None, model: str | None = None, out: str | None = None
+) -> int:
+    """Build again what a provenance.json says, and compare."""
+    from aotlm.repro.rebuild import rebuild
+
+    return rebuild(_named("provenance", provenance), model, Path(out) if out else None)
+
+
+@command("sign")
+def sign(
+    c: Context, bundle: str | None = None, key: str | None = None, sigstore: bool = False
+) -> None:
+    """Sign a bundle with a key or with a workflow's identity."""
+    from aotlm.bundle.signing import sign
+
+    sign(_named("bundle", bundle), Path(key) if key else None, sigstore)
+    print(f"signed {bundle}")
+
+
+@command("verify")
+def verify(
     c: Context,
     bundle: str | None = None,
-    prompt: str | None = None,
-    max_tokens: str | None = None,
-    raw: bool = False,
-    threads: str | None = None,
-    context: str | None = None,
-    stats: bool = True,
-) -> int:
+    key: str | None = None,
+    identity: str | None = None,
+    identity_provider: str = "https://token.actions.githubusercontent.com",
+) -> None:
+    """Check a bundle's digests and, given a key, its signature."""
+    from aotlm.bundle.signing import verify
+
+    print(verify(_named("bundle", bundle), Path(key) if key else None, identity, identity_provider))
+
+
+@command("run", flags=RUN)
+def run(c: Context, bundle: str | None = None, **flags: Any) -> int:
     """Answer one prompt with a bundle, or open the chat."""
-    if not bundle:
-        raise UsageError("no bundle was named; give --bundle=FOLDER or --bundle=ARCHIVE")
+    path = _named("bundle", bundle)
     from aotlm_runtime.cli import main
 
-    names = ("prompt", "max-tokens", "threads", "context")
-    given = zip(names, (prompt, max_tokens, threads, context), strict=True)
-    words = [f"--{name}={value}" for name, value in given if value is not None]
-    flags = ["--stats" if stats else "--no-stats", *(["--raw"] if raw else [])]
-    return main(["run", *words, *flags, bundle])
+    return main(["run", *flag_words(RUN, flags), str(path)])
 
 
 @command("check")
@@ -128,14 +176,14 @@ def check(c: Context, dir: str | None = None, model: str | None = None) -> int:
     return check(_folder(dir), model=model)
 
 
-@command("demo")
-def demo(c: Context, prompt: str | None = None, dtype: str = "f16") -> int:
+@command("demo", flags=RUN)
+def demo(c: Context, dtype: str = "f16", **flags: Any) -> int:
     """Build the demo model where needed, and chat with it."""
     from aotlm.demo import build_demo
     from aotlm_runtime.cli import main
 
     bundle = build_demo(dtype, default_folder("demo", dtype))
-    return main(["run", *([] if prompt is None else [f"--prompt={prompt}"]), str(bundle)])
+    return main(["run", *flag_words(RUN, flags), str(bundle)])
 
 
 @command("test")
@@ -146,7 +194,7 @@ def test(c: Context) -> int:
 
 @command("lock")
 def lock(c: Context) -> None:
-    """Write docker/requirements.lock anew from docker/pins.toml."""
+    """Write docker/requirements.lock from docker/pins.toml."""
     from aotlm.toolchain.lock import write_lock
 
     print(f"wrote {write_lock()}")
@@ -163,3 +211,10 @@ def lint(c: Context) -> int:
 def _folder(dir: str | None) -> Path:
     """DIR, or the default model's folder."""
     return Path(dir) if dir else default_folder(DEFAULT_MODEL, "f16")
+
+
+def _named(flag: str, path: str | None) -> Path:
+    """The path that a flag must give."""
+    if not path:
+        raise UsageError(f"no {flag} was named; give --{flag}=PATH")
+    return Path(path)

@@ -7,17 +7,22 @@
 Importing the package loads none of its dependencies; they come with the first use.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from aotlm_runtime.model import Chat, Model, load
+    from aotlm_runtime.chat import Chat
+    from aotlm_runtime.model import Model, load
+    from aotlm_runtime.pieces import Options
+    from aotlm_runtime.sampling import Sampling
 
-__all__ = ["Chat", "Model", "load"]
+__all__ = ["Chat", "Model", "Options", "Sampling", "load"]
+
+_PLACES = {"Chat": "chat", "Options": "pieces", "Sampling": "sampling"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from aotlm_runtime import model
-
-    return getattr(model, name)
+    module = import_module(f"aotlm_runtime.{_PLACES.get(name, 'model')}")
+    return getattr(module, name)

@@ -26,6 +26,8 @@ from aotlm_runtime.errors import (
 from aotlm_runtime.manifest import File, Manifest, decode_manifest
 
 MANIFEST = "manifest.json"
+# The one file that a manifest does not list: the signature covers the manifest too.
+SIGNATURE = "model.sig"
 PAD = ".pad"
 _CHUNK_BYTES = 1 << 22
 # A manifest is read before anything about it is known; none comes near this.
@@ -100,6 +102,21 @@ class Bundle:
             _compare(file, digest, self.name)
 
     @property
+    def is_signed(self) -> bool:
+        """Whether a signature lies in the bundle; nothing is said about its truth."""
+        return SIGNATURE in self._extents
+
+    def unpack(self, folder: Path) -> None:
+        """Write every file of the bundle, as it is, below a new folder."""
+        for path, extent in sorted(self._extents.items()):
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("xb") as file:
+                for begin in range(0, extent.size_bytes, _CHUNK_BYTES):
+                    size = min(_CHUNK_BYTES, extent.size_bytes - begin)
+                    file.write(os.pread(extent.fd, size, extent.offset + begin))
+
+    @property
     def size_bytes(self) -> int:
         """The bytes that `verify` reads."""
         return sum(file.size_bytes for file in self.manifest.files)
@@ -138,7 +155,7 @@ class Bundle:
     def _check_members(self) -> None:
         """Compare the names and sizes with the manifest, which costs nothing."""
         for path in sorted(self._extents):
-            if path not in self._files and path != MANIFEST:
+            if path not in self._files and path not in (MANIFEST, SIGNATURE):
                 raise FileUnlisted(
                     f"{self.name} holds '{path}', which its manifest does not list; "
                     "remove the file or get the bundle again"

@@ -1,26 +1,81 @@
-"""The command line: `aotlm-run run BUNDLE`."""
+"""The command line: `aotlm-run COMMAND BUNDLE`."""
 
 import argparse
-import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
 
-from aotlm_runtime.errors import AotlmRuntimeError, PromptInvalid
+from aotlm_runtime import arguments as flags
+from aotlm_runtime import commands
+from aotlm_runtime.arguments import Flag, add_flags
+from aotlm_runtime.errors import AotlmRuntimeError
 
-if TYPE_CHECKING:
-    from tqdm import tqdm
-
-    from aotlm_runtime.model import Model
-
-_EXAMPLES = """examples:
-  aotlm-run run model.tar                          chat; Ctrl-D leaves
-  aotlm-run run model.tar --prompt "Why is the sky blue?"
-  cat letter.txt | aotlm-run run model.tar --prompt - --no-stats > answer.txt
-"""
 _INTERRUPTED = 130  # 128 + SIGINT, as shells say it
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, its flags behind BUNDLE, and what runs it and returns an exit code."""
+
+    name: str
+    summary: str
+    run: Callable[[argparse.Namespace], int]
+    flags: tuple[Flag, ...]
+    examples: tuple[str, ...]
+    file: str | None = None  # what is read besides the bundle
+
+
+COMMANDS = (
+    Command(
+        "chat",
+        "chat with a model",
+        commands.chat,
+        flags.CHAT,
+        ("chat model.tar", 'chat model.tar --system "Answer in rhymes." --temperature 0.7'),
+    ),
+    Command(
+        "run",
+        "answer one prompt, or chat without one",
+        commands.run,
+        flags.RUN,
+        (
+            'run model.tar --prompt "Why is the sky blue?"',
+            "run model.tar --prompt - --no-stats < letter.txt > answer.txt",
+            'run model.tar --prompt "Name a colour." --json --temperature 0.8 --seed 1',
+            'run model.tar --prompt "1, 2, 3," --raw --max-tokens 8 --stop " 5"',
+        ),
+    ),
+    Command(
+        "serve",
+        "answer OpenAI's clients over HTTP, and chat on a web page",
+        commands.serve,
+        (*flags.SERVING, *flags.SAMPLING, *flags.LOADING),
+        (
+            "serve model.tar                      then open http://127.0.0.1:8080",
+            "serve model.tar --host 0.0.0.0 --api-key SECRET",
+            "serve model.tar --sessions 2 --queue 8 --temperature 0.7",
+        ),
+    ),
+    Command(
+        "inspect",
+        "print what a bundle is, and verify it",
+        commands.inspect,
+        (Flag("json", "off", "print JSON"),),
+        ("inspect model.tar", "inspect model.tar --json"),
+    ),
+    Command("verify", "verify every file of a bundle", commands.verify, (), ("verify model.tar",)),
+    Command(
+        "perplexity",
+        "print how well a model predicts a text",
+        commands.perplexity,
+        (Flag("json", "off", "print the figures as one line of JSON"), *flags.LOADING),
+        ("perplexity model.tar book.txt", "perplexity model.tar - --context 1024 < book.txt"),
+        file="the text, in UTF-8; - reads standard input",
+    ),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as end:  # argparse has printed help (0) or what is wrong (2)
         return int(end.code or 0)
     try:
-        return _run(arguments)
+        run: Callable[[argparse.Namespace], int] = arguments.execute
+        return run(arguments)
     except AotlmRuntimeError as error:
         if arguments.debug:
             traceback.print_exc()
@@ -53,93 +109,27 @@ def run() -> NoReturn:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="aotlm-run",
-        description="Run a language model that was compiled ahead of time.",
-        epilog=_EXAMPLES,
+        description="Run a language model that was compiled ahead of time. Text goes to standard "
+        "output, figures to standard error.",
+        epilog=_epilog([command.examples[0] for command in COMMANDS]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    command = commands.add_parser(
-        "run",
-        help="answer one prompt, or chat",
-        description="Answer one prompt, or chat without --prompt. Text goes to standard output, "
-        "figures to standard error.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = command.add_argument
-    add("bundle", metavar="BUNDLE", help="a folder, a .tar or a .tar.zst")
-    add("--prompt", metavar="TEXT", help="answer this and leave; - reads standard input")
-    add("--max-tokens", type=_positive, metavar="N", help="end an answer after N tokens")
-    add("--raw", action="store_true", help="continue the text, without the chat template")
-    add("--threads", type=_positive, metavar="N", help="default: the physical cores allowed")
-    add("--context", type=_positive, metavar="N", help="tokens kept; default: up to 4096")
-    add("--stats", action=argparse.BooleanOptionalAction, default=True, help="print figures")
-    add("--debug", action="store_true", help="print a traceback with an error")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        added = subparsers.add_parser(
+            command.name,
+            help=command.summary,
+            description=f"{command.summary[0].upper()}{command.summary[1:]}.",
+            epilog=_epilog(command.examples),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        added.add_argument("bundle", metavar="BUNDLE", help="a folder, a .tar or a .tar.zst")
+        if command.file:
+            added.add_argument("file", metavar="FILE", help=command.file)
+        add_flags(added, (*command.flags, *flags.DEBUG))
+        added.set_defaults(execute=command.run)
     return parser
 
 
-def _positive(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
-    return number
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    prompt = _read_prompt(arguments.prompt)
-    model = _load(arguments)
-    if prompt is None:
-        from aotlm_runtime.console import converse
-
-        return converse(
-            model, raw=arguments.raw, max_tokens=arguments.max_tokens, stats=arguments.stats
-        )
-    from aotlm_runtime.console import finish_note, stats_lines, write
-
-    write(model.generate(prompt, max_tokens=arguments.max_tokens, raw=arguments.raw))
-    notes = [*finish_note(model), *(stats_lines(model) if arguments.stats else [])]
-    print(*notes, sep="\n", end="\n" if notes else "", file=sys.stderr)
-    return 0
-
-
-def _read_prompt(text: str | None) -> str | None:
-    if text != "-":
-        return text
-    data = sys.stdin.buffer.read()
-    try:
-        return data.decode("utf-8").removesuffix("\n")
-    except UnicodeDecodeError as error:
-        raise PromptInvalid(
-            f"standard input is not UTF-8 at byte {error.start}; convert it first"
-        ) from error
-
-
-def _load(arguments: argparse.Namespace) -> "Model":
-    from aotlm_runtime.bundle import open_bundle
-    from aotlm_runtime.model import load_opened
-
-    with open_bundle(arguments.bundle) as bundle, _progress(bundle.size_bytes) as bar:
-        return load_opened(
-            bundle, threads=arguments.threads, context=arguments.context, progress=bar.update
-        )
-
-
-@contextlib.contextmanager
-def _progress(n_bytes: int) -> "Iterator[tqdm[NoReturn]]":
-    """Show a bar on a terminal if verification takes more than a moment; nothing elsewhere."""
-    from tqdm import tqdm
-
-    with tqdm(
-        total=n_bytes,
-        desc="verifying",
-        unit="B",
-        unit_scale=True,
-        leave=False,
-        delay=0.5,
-        disable=None,
-        file=sys.stderr,
-    ) as bar:
-        yield bar
+def _epilog(examples: Sequence[str]) -> str:
+    return "\n".join(["examples:", *(f"  aotlm-run {example}" for example in examples)])

@@ -1,54 +1,53 @@
-"""The conversation on a terminal, and the lines of figures after an answer."""
+"""Prints answers, and the lines of figures after them."""
 
-import contextlib
+import os
 import sys
-from collections.abc import Generator
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from aotlm_runtime.errors import AotlmRuntimeError
-from aotlm_runtime.model import Model
+if TYPE_CHECKING:
+    from aotlm_runtime.model import Model
+    from aotlm_runtime.pieces import Piece
+
+_DIM, _PLAIN = "\033[2m", "\033[0m"
 
 
-def converse(model: Model, *, raw: bool, max_tokens: int | None, stats: bool) -> int:
-    """Answer line after line until the input ends; return the exit code.
+def write(answer: "Iterable[Piece]", *, shows_thinking: bool = True) -> None:
+    """Print the pieces of an answer as they come, and a final newline.
 
-    Ctrl-C stops an answer; at the prompt it leaves.
+    Thinking comes first, dimmed on a terminal that may have colours, then an empty line.
     """
-    is_terminal = sys.stdin.isatty()
-    if is_terminal:
-        with contextlib.suppress(ImportError):
-            import readline  # noqa: F401 - gives input() line editing and a history
-        print("Ctrl-C stops an answer, Ctrl-D leaves.", file=sys.stderr)
-    chat = None if raw or model.text.template is None else model.chat()
-    while (line := _read_line("> " if is_terminal else "")) is not None:
-        if not line.strip():
-            continue
-        try:
-            if chat is None:
-                write(model.generate(line, max_tokens=max_tokens, raw=True))
-            else:
-                write(chat.send(line, max_tokens=max_tokens))
-        except KeyboardInterrupt:
-            print("\n(stopped)", file=sys.stderr)
-            continue
-        except AotlmRuntimeError as error:
-            print(f"error: {error}", file=sys.stderr)
-            continue
-        for note in [*finish_note(model), *(stats_lines(model) if stats else [])]:
-            print(note, file=sys.stderr)
-    return 0
-
-
-def write(pieces: Generator[str, None, None]) -> None:
-    """Print the pieces of an answer as they come, and a final newline."""
-    with contextlib.closing(pieces):
-        for piece in pieces:
-            sys.stdout.write(piece)
+    dim, plain = (_DIM, _PLAIN) if _has_colours() else ("", "")
+    is_dimmed = is_started = False
+    try:
+        for piece in answer:
+            if not piece.text or (piece.is_thinking and not shows_thinking):
+                continue
+            if piece.is_thinking != is_dimmed:
+                sys.stdout.write(dim if piece.is_thinking else f"{plain}\n\n")
+                is_dimmed = piece.is_thinking
+            sys.stdout.write(piece.text)
             sys.stdout.flush()
-    sys.stdout.write("\n")
+            is_started = True
+    except BaseException:
+        if is_started:
+            _end(plain if is_dimmed else "")
+        raise
+    _end(plain if is_dimmed else "")
+
+
+def _end(code: str) -> None:
+    sys.stdout.write(f"{code}\n")
     sys.stdout.flush()
 
 
-def finish_note(model: Model) -> list[str]:
+def note(*lines: str) -> None:
+    """Print lines to standard error, which is not part of the answer."""
+    for line in lines:
+        print(line, file=sys.stderr)
+
+
+def finish_note(model: "Model") -> list[str]:
     """Return a sentence if the latest answer ended because the context is full."""
     if model.last is None or model.last.finish != "context":
         return []
@@ -58,7 +57,7 @@ def finish_note(model: Model) -> list[str]:
     ]
 
 
-def stats_lines(model: Model) -> list[str]:
+def stats_lines(model: "Model") -> list[str]:
     """Return the figures of the latest answer, and of loading."""
     last = model.last
     if last is None:
@@ -67,7 +66,7 @@ def stats_lines(model: Model) -> list[str]:
     # The first token comes from the prefill; every later one took a decode call.
     decoded = max(last.generated - 1, 0)
     return [
-        f"prompt {last.prompt_tokens} tokens ({reused} reused), "
+        f"prompt {last.prompt_tokens} tokens ({reused} reused, {last.prefilled} new), "
         f"prefill {_rate(last.prefilled, last.prefill_seconds)}; "
         f"generated {last.generated} tokens, decode {_rate(decoded, last.decode_seconds)}; "
         f"verified in {model.times.verify_seconds:.2f} s, loaded in "
@@ -81,10 +80,7 @@ def _rate(n_tokens: int, seconds: float) -> str:
     return f"{n_tokens / seconds:.1f} tok/s in {seconds:.2f} s"
 
 
-def _read_line(prompt: str) -> str | None:
-    """Return a line, or None where the conversation ends."""
-    try:
-        return input(prompt)
-    except (EOFError, KeyboardInterrupt):
-        print(file=sys.stderr)
-        return None
+def _has_colours() -> bool:
+    """Follow no-color.org: any value of NO_COLOR but an empty one turns colours off."""
+    is_capable = os.environ.get("TERM", "dumb") != "dumb"
+    return sys.stdout.isatty() and is_capable and not os.environ.get("NO_COLOR")

@@ -35,17 +35,22 @@ def cgroup_cpu_limit(
 
     Each group above it can limit it too, so the smallest one holds.
     """
+    groups = cgroups(root, membership)
+    limits = [limit for limit in map(_cpu_max, groups) if limit is not None]
+    return min(limits, default=None)
+
+
+def cgroups(root: Path = _CGROUPS, membership: Path = Path("/proc/self/cgroup")) -> list[Path]:
+    """Return the folders of this process's cgroup (version 2) and of those above it."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:
-        return None
+        return []
     paths = [line[3:].strip("/") for line in lines if line.startswith("0::")]
     if not paths:
-        return None
+        return []
     own = root / paths[0]
-    groups = [own, *own.parents][: len(Path(paths[0]).parts) + 1]
-    limits = [limit for limit in map(_cpu_max, groups) if limit is not None]
-    return min(limits, default=None)
+    return [own, *own.parents][: len(Path(paths[0]).parts) + 1]
 
 
 def _siblings(cpu: int, root: Path) -> str:

@@ -70,3 +70,15 @@ class TemplateFailed(AotlmRuntimeError):
 
 class PromptInvalid(AotlmRuntimeError):
     """The prompt is not text, or has no tokens."""
+
+
+class PortUnavailable(AotlmRuntimeError):
+    """The server cannot listen at the address."""
+
+
+class ChatFileInvalid(AotlmRuntimeError):
+    """A file with a chat cannot be read or written, or is no such file."""
+
+
+class TextInvalid(AotlmRuntimeError):
+    """A text to be scored cannot be read, or has too few tokens."""

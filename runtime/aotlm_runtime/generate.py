@@ -1,39 +1,58 @@
-"""Chooses token after token; knows nothing of text."""
+"""Makes token after token; knows nothing of text."""
 
 from collections.abc import Collection, Generator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from aotlm_runtime.errors import LogitsInvalid, OptionInvalid
+from aotlm_runtime.sampling import Sampler, log_probabilities
 from aotlm_runtime.session import Logits, Session
 
-FinishReason = Literal["eos", "max_tokens", "context"]
+FinishReason = Literal["eos", "stop", "max_tokens", "context"]
+
+
+class Alternative(NamedTuple):
+    """An id that could have come, and the natural logarithm of its probability."""
+
+    id: int
+    logprob: float
+
+
+class Token(NamedTuple):
+    """A generated id. Its log probability, of the model before sampling, is None unless asked for.
+
+    `top` are the most likely ids at its place, the likeliest first.
+    """
+
+    id: int
+    logprob: float | None = None
+    top: tuple[Alternative, ...] = ()
 
 
 def generate(
     session: Session,
     logits: Logits,
+    sampler: Sampler,
     *,
     eos_ids: Collection[int],
-    vocabulary: int,
     max_tokens: int | None = None,
-) -> Generator[int, None, FinishReason]:
-    """Yield the most likely ids after `logits`, and return why it ended.
+    n_logprobs: int | None = None,
+) -> Generator[Token, None, FinishReason]:
+    """Yield the tokens after `logits`, and return why they ended.
 
-    logits: [V] f32, of the session's last token. Ids from `vocabulary` on have no text and are
-    never chosen. An id of `eos_ids` ends the sequence and is not yielded. The session holds every
-    yielded id but the last.
+    logits: [V] f32, of the session's last token. An id of `eos_ids` ends the sequence and is not
+    yielded. The session holds every yielded id but the last. With `n_logprobs` each token has its
+    log probability and that many alternatives.
 
     Raises:
         LogitsInvalid: the logits are not numbers.
-        OptionInvalid: `max_tokens` is below 1.
     """
-    if max_tokens is not None and max_tokens < 1:
-        raise OptionInvalid(f"cannot generate {max_tokens} tokens; ask for at least 1")
     n_tokens = 0
-    while (token := choose(logits, vocabulary)) not in eos_ids:
-        yield token
+    while (token := sampler.choose(logits, session.tokens)) not in eos_ids:
+        if n_logprobs is None:
+            yield Token(token)
+        else:
+            yield _explained(token, logits[: sampler.vocabulary], n_logprobs)
         n_tokens += 1
         if n_tokens == max_tokens:
             return "max_tokens"
@@ -43,16 +62,10 @@ def generate(
     return "eos"
 
 
-def choose(logits: Logits, vocabulary: int) -> int:
-    """Return the id below `vocabulary` with the largest logit, the smallest of equal ones.
-
-    Raises:
-        LogitsInvalid: that logit is not a finite number (NaN counts as the largest).
-    """
-    token = int(np.argmax(logits[:vocabulary]))
-    if not np.isfinite(logits[token]):
-        raise LogitsInvalid(
-            f"the model computed {logits[token]} as the largest logit, of id {token}; "
-            "import the model with another dtype"
-        )
-    return token
+def _explained(token: int, logits: Logits, n_top: int) -> Token:
+    logprobs = log_probabilities(logits)
+    n_top = min(n_top, len(logprobs))
+    best = np.argpartition(-logprobs, n_top - 1)[:n_top] if n_top else np.zeros(0, np.int64)
+    ranked = best[np.lexsort((best, -logprobs[best]))]
+    top = tuple(Alternative(int(index), float(logprobs[index])) for index in ranked)
+    return Token(token, float(logprobs[token]), top)

@@ -2,18 +2,24 @@
 
 import time
 from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from aotlm_runtime import cpu
 from aotlm_runtime.bundle import Bundle, Progress, open_bundle
+from aotlm_runtime.chat import Chat
 from aotlm_runtime.errors import OptionInvalid
 from aotlm_runtime.generate import FinishReason, generate
 from aotlm_runtime.library import CompiledModel, choose_library
 from aotlm_runtime.manifest import Manifest
+from aotlm_runtime.pieces import DEFAULT, Options, Piece, pieces
+from aotlm_runtime.sampling import Sampler
 from aotlm_runtime.session import Session
+from aotlm_runtime.stops import Stops
 from aotlm_runtime.text import Text
+from aotlm_runtime.thinking import Splitter
 
 # A cache for a model's full context can need more memory than its weights; this is the default.
 DEFAULT_CONTEXT = 4096
@@ -39,7 +45,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class LoadTimes:
-    """Seconds that opening a bundle took; `verify` is part of none of the others."""
+    """Seconds that opening a bundle took; it is verified and loaded at the same time."""
 
     verify_seconds: float
     load_seconds: float
@@ -63,50 +69,66 @@ class Model:
         self._vocabulary = min(text.vocabulary, manifest.model.vocab_size)
 
     def generate(
-        self, prompt: str, *, max_tokens: int | None = None, raw: bool = False
+        self, prompt: str, options: Options = DEFAULT, *, raw: bool = False
     ) -> Generator[str, None, None]:
-        """Yield the answer to `prompt` in pieces of whole characters.
+        """Yield the answer to `prompt` in pieces of whole characters, without thinking.
 
         With `raw`, and for models without a chat template, the model continues the prompt.
 
         Raises:
             ContextExceeded: the prompt is longer than the context.
         """
-        if raw or self.text.template is None:
-            ids = self.text.encode(prompt)
-        else:
-            ids = self.text.encode_chat([{"role": "user", "content": prompt}])
-        return self.stream(ids, max_tokens=max_tokens)
+        with closing(self.stream(self.encode(prompt, raw=raw), options)) as answer:
+            for piece in answer:
+                if piece.text and not piece.is_thinking:
+                    yield piece.text
 
-    def chat(self) -> "Chat":
+    def encode(self, prompt: str, *, system: str | None = None, raw: bool = False) -> list[int]:
+        """Return the ids of a prompt; see `generate`.
+
+        Raises:
+            OptionInvalid: there is a system message, but no template to put it in.
+        """
+        if not raw and self.text.template is not None:
+            first = [] if system is None else [{"role": "system", "content": system}]
+            return self.text.encode_chat([*first, {"role": "user", "content": prompt}])
+        if system is not None:
+            raise OptionInvalid(
+                "a system message needs a chat template, but there is none in use; "
+                "put its words into the prompt"
+            )
+        return self.text.encode(prompt, raw=raw)
+
+    def chat(self, system: str | None = None) -> Chat:
         """Start a chat; the cache is shared with whatever else the model does."""
-        return Chat(self)
+        return Chat(self, system)
 
     def stream(
-        self, ids: Sequence[int], *, max_tokens: int | None = None
-    ) -> Generator[str, None, None]:
-        """Yield the text after a prompt of token ids; only ids that are not cached are computed."""
+        self, ids: Sequence[int], options: Options = DEFAULT
+    ) -> Generator[Piece, None, None]:
+        """Yield what comes after a prompt of token ids; only ids that are not cached are computed.
+
+        Raises:
+            ContextExceeded: the prompt is longer than the context.
+        """
         started = time.perf_counter()
         prefilled = len(ids) - self.session.reuse(ids)
         logits = self.session.prefill(ids[-prefilled:])
         first = time.perf_counter()
-        tokens = _Ending(
-            generate(
-                self.session,
-                logits,
-                eos_ids=self._eos_ids,
-                vocabulary=self._vocabulary,
-                max_tokens=max_tokens,
-            )
+        tokens = generate(
+            self.session,
+            logits,
+            Sampler(options.sampling, self._vocabulary),
+            eos_ids=self._eos_ids,
+            max_tokens=options.max_tokens,
+            n_logprobs=options.n_logprobs,
         )
-        detokenizer = self.text.detokenizer()
+        splitter = self.text.splitter(ids) if options.splits_thinking else Splitter(None)
+        answer = _Ending(pieces(tokens, self.text.detokenizer(), splitter, Stops(options.stop)))
         generated = 0
         try:
-            for token in tokens:
-                generated += 1
-                if piece := detokenizer.push(token):
-                    yield piece
-            if piece := detokenizer.finish():
+            for piece in answer:
+                generated += len(piece.tokens)
                 yield piece
         finally:
             self.last = Answer(
@@ -115,47 +137,19 @@ class Model:
                 generated=generated,
                 prefill_seconds=first - started,
                 decode_seconds=time.perf_counter() - first,
-                finish=tokens.reason,
+                finish=answer.reason,
             )
 
 
-class Chat:
-    """Messages to and fro. Turns share the cache, so only what is new is prefilled."""
-
-    def __init__(self, model: Model) -> None:
-        self.messages: list[dict[str, str]] = []
-        self._model = model
-
-    def send(self, text: str, *, max_tokens: int | None = None) -> Generator[str, None, None]:
-        """Yield the answer to `text`; history keeps both, also if the caller stops early.
-
-        Raises:
-            ContextExceeded: the history no longer fits; it is left as it was.
-        """
-        asked = [*self.messages, {"role": "user", "content": text}]
-        ids = self._model.text.encode_chat(asked)
-        answer = ""
-        is_complete = False
-        try:
-            with closing(self._model.stream(ids, max_tokens=max_tokens)) as pieces:
-                for piece in pieces:
-                    answer += piece
-                    yield piece
-            is_complete = True
-        finally:
-            if answer or is_complete:
-                self.messages = [*asked, {"role": "assistant", "content": answer}]
-
-
 class _Ending:
-    """A generator of ids that remembers why it ended; None while it has not."""
+    """A generator of pieces that remembers why it ended; None while it has not."""
 
-    def __init__(self, tokens: Generator[int, None, FinishReason]) -> None:
+    def __init__(self, answer: Generator[Piece, None, FinishReason]) -> None:
         self.reason: FinishReason | None = None
-        self._tokens = tokens
+        self._answer = answer
 
-    def __iter__(self) -> Iterator[int]:
-        self.reason = yield from self._tokens
+    def __iter__(self) -> Iterator[Piece]:
+        self.reason = yield from self._answer
 
 
 def load(
@@ -163,20 +157,27 @@ def load(
     *,
     threads: int | None = None,
     context: int | None = None,
+    kv_dtype: str | None = None,
     verify: bool = True,
     progress: Progress | None = None,
 ) -> Model:
     """Load a bundle: a folder, a `.tar` or a `.tar.zst`.
 
     `threads` is by default the physical cores that this process may use; `context` the smaller of
-    the model's and 4096. Without `verify`, digests of the weights are not compared.
+    the model's and 4096; `kv_dtype` the one that the bundle was compiled for. Without `verify`,
+    digests of the weights are not compared.
 
     Raises:
         AotlmRuntimeError: a subclass that says what is wrong.
     """
     with open_bundle(bundle) as opened:
         return load_opened(
-            opened, threads=threads, context=context, verify=verify, progress=progress
+            opened,
+            threads=threads,
+            context=context,
+            kv_dtype=kv_dtype,
+            verify=verify,
+            progress=progress,
         )
 
 
@@ -185,6 +186,7 @@ def load_opened(
     *,
     threads: int | None = None,
     context: int | None = None,
+    kv_dtype: str | None = None,
     verify: bool = True,
     progress: Progress | None = None,
 ) -> Model:
@@ -192,24 +194,34 @@ def load_opened(
     manifest = bundle.manifest
     length = _context(context, manifest.model.context_length)
     n_threads = _threads(threads)
+    _check_kv_dtype(kv_dtype, manifest)
     library = choose_library(manifest.libraries, cpu.cpu_features())
     started = time.perf_counter()
-    if verify:
-        bundle.verify(progress or (lambda n_bytes: None))
-    verified = time.perf_counter()
-    compiled = CompiledModel(bundle.read(library.shared), manifest.abi)
-    files = {path.rpartition("/")[2]: bundle.read(path) for path in manifest.tokenizer_files}
-    text = Text(files)
-    session = Session(
-        compiled,
-        manifest.abi,
-        bundle.map_weights(),
-        manifest.model.vocab_size,
-        length,
-        n_threads,
-    )
-    times = LoadTimes(verified - started, time.perf_counter() - verified)
+    # Hashing takes one core; reading the tokenizer meanwhile takes another. What is read here is
+    # compared with its own digest, and the weights are not touched before the block ends.
+    with ThreadPoolExecutor(1) as pool:
+        verified = pool.submit(_verify, bundle, progress) if verify else None
+        compiled = CompiledModel(bundle.read(library.shared), manifest.abi)
+        files = {path.rpartition("/")[2]: bundle.read(path) for path in manifest.tokenizer_files}
+        text = Text(files)
+        session = Session(
+            compiled,
+            manifest.abi,
+            bundle.map_weights(),
+            manifest.model.vocab_size,
+            length,
+            n_threads,
+        )
+        loaded = time.perf_counter() - started
+        times = LoadTimes(verified.result() if verified else 0, loaded)
     return Model(manifest, session, text, times)
+
+
+def _verify(bundle: Bundle, progress: Progress | None) -> float:
+    """Verify a bundle and return the seconds that it took."""
+    started = time.perf_counter()
+    bundle.verify(progress or (lambda n_bytes: None))
+    return time.perf_counter() - started
 
 
 def _context(wanted: int | None, longest: int) -> int:
@@ -232,3 +244,12 @@ def _threads(wanted: int | None) -> int:
             "choose a number between them"
         )
     return wanted
+
+
+def _check_kv_dtype(wanted: str | None, manifest: Manifest) -> None:
+    offered = sorted({tensor.dtype for tensor in manifest.abi.state})
+    if wanted is not None and offered != [wanted]:
+        raise OptionInvalid(
+            f"a cache of {wanted} is not possible: the bundle was compiled for "
+            f"{' and '.join(offered)}; leave --kv-dtype out, or import the model with another dtype"
+        )

@@ -1,5 +1,6 @@
 """One sequence of tokens: its buffers, its position, and the calls that extend it."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -45,16 +46,35 @@ class Session:
         self.context = context
         self.threads = threads
         self.tokens: list[int] = []
-        self._compiled = compiled
+        self.compiled = compiled
+        self._abi = abi
         self._weights = weights
         self._max_chunk = abi.max_chunk_tokens
-        self._rewindable = all(tensor.rewindable for tensor in abi.state)
+        self.is_rewindable = all(tensor.rewindable for tensor in abi.state)
         length = -(-context // abi.position_block) * abi.position_block
         self._state = mapping.zeros(length * abi.state_bytes_per_position)[None]
         self._workspace = mapping.zeros(_workspace_bytes(abi, length, threads))
         rows = min(SCORE_CHUNK_TOKENS, self._max_chunk)
         self._logits = mapping.zeros(4 * rows * vocab_size).view(np.float32).reshape(rows, -1)
         compiled.set_threads(threads)
+
+    def sibling(self, compiled: Forward) -> "Session":
+        """Return an empty session on the same model, which `compiled` calls.
+
+        The two share the workspace, so their calls must not overlap.
+        """
+        other = copy.copy(self)
+        other.tokens = []
+        other.compiled = compiled
+        other._state = mapping.zeros(self._state.nbytes)[None]
+        other._logits = mapping.zeros(self._logits.nbytes).view(np.float32)
+        other._logits = other._logits.reshape(self._logits.shape)
+        return other
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the cache when it is full."""
+        return self._state.nbytes
 
     @property
     def position(self) -> int:
@@ -68,7 +88,7 @@ class Session:
             ContextExceeded: they do not fit; nothing was computed then.
             PromptInvalid: there are none.
         """
-        self._check_room(ids)
+        self.check_room(ids)
         last = (len(ids) - 1) // self._max_chunk * self._max_chunk
         for start in range(0, last, self._max_chunk):
             self._call("prefill", ids[start : start + self._max_chunk], n_rows=0)
@@ -81,7 +101,7 @@ class Session:
             ContextExceeded: they do not fit; nothing was computed then.
             PromptInvalid: there are none.
         """
-        self._check_room(ids)
+        self.check_room(ids)
         for start in range(0, len(ids), len(self._logits)):
             chunk = ids[start : start + len(self._logits)]
             yield self._call("prefill", chunk, n_rows=len(chunk))
@@ -92,7 +112,7 @@ class Session:
         Raises:
             ContextExceeded: the context is full.
         """
-        self._check_room([token])
+        self.check_room([token])
         return self._call("decode", [token], n_rows=1).reshape(-1)
 
     def rewind(self, position: int) -> None:
@@ -107,7 +127,7 @@ class Session:
                 "name an earlier position"
             )
         kept = self.tokens[:position]
-        if self._rewindable or position == len(self.tokens):
+        if self.is_rewindable or position == len(self.tokens):
             self.tokens = kept
             return
         self.tokens = []
@@ -125,14 +145,46 @@ class Session:
             ContextExceeded: `ids` do not fit the context; the session is unchanged.
             PromptInvalid: there are none.
         """
-        self._check_room(ids, position=0)
+        self.check_room(ids, position=0)
         shared = common_prefix(self.tokens, ids[:-1])
-        if not self._rewindable and shared < self.position:
+        if not self.is_rewindable and shared < self.position:
             shared = 0
         self.rewind(shared)
         return shared
 
-    def _check_room(self, ids: Sequence[int], position: int | None = None) -> None:
+    def copy_prefix(self, other: "Session", n_tokens: int) -> None:
+        """Take over a sibling's first tokens and their state, in place of what is here.
+
+        Raises:
+            OptionInvalid: the state cannot be cut at a position.
+        """
+        if not self.is_rewindable:
+            raise OptionInvalid("the model's state cannot be cut at a position; prefill the tokens")
+        tokens = other.tokens[:n_tokens]
+        own, theirs = self._state_before(len(tokens)), other._state_before(len(tokens))
+        for target, source in zip(own, theirs, strict=True):
+            target[...] = source
+        self.tokens = tokens
+
+    def _state_before(self, n_tokens: int) -> Iterator[NDArray[np.int8]]:
+        """Yield the part of each tensor of the state that holds the first positions."""
+        length = self._state.nbytes // self._abi.state_bytes_per_position
+        for tensor in self._abi.state:
+            start = tensor.offset_bytes_per_position * length
+            stored = self._state[0, start : start + tensor.size_bytes_per_position * length]
+            axis = next(i for i, size in enumerate(tensor.shape) if isinstance(size, str))
+            per_row = int(str(tensor.shape[axis]).removeprefix("C/").replace("C", "1"))
+            sizes = [size for size in tensor.shape[:axis] if isinstance(size, int)]
+            rows = stored.reshape(*sizes, length // per_row, -1)
+            yield rows[..., : -(-n_tokens // per_row), :]
+
+    def check_room(self, ids: Sequence[int], position: int | None = None) -> None:
+        """Check that `ids` fit behind `position`, by default behind what the session holds.
+
+        Raises:
+            ContextExceeded: they do not.
+            PromptInvalid: there are none.
+        """
         position = self.position if position is None else position
         if not ids:
             raise PromptInvalid("the prompt has no tokens; give at least one word")
@@ -145,7 +197,7 @@ class Session:
 
     def _call(self, entry: Entry, ids: Sequence[int], n_rows: int) -> Logits:
         logits = self._logits[:n_rows]
-        self._compiled.forward(
+        self.compiled.forward(
             entry,
             self._weights,
             np.array([ids], np.int64),

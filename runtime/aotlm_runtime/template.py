@@ -11,7 +11,7 @@ import jinja2.sandbox
 
 from aotlm_runtime.errors import TemplateFailed
 
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
 
 _GENERATION = {"generation"}
 

@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from aotlm_runtime.control import Control, PlainTokenizer, Typed, check_text
 from aotlm_runtime.detokenizer import Detokenizer
-from aotlm_runtime.errors import PromptInvalid, TokenizerInvalid
+from aotlm_runtime.errors import TokenizerInvalid
+from aotlm_runtime.thinking import KNOWN_TAGS, Splitter, Tags
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
     from aotlm_runtime.template import ChatTemplate, Message
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
+
+# A tag and the space behind it take no more tokens than this at the end of a prompt.
+_TAG_TOKENS = 16
+_NONE: frozenset[int] = frozenset()
 
 
 class Text:
@@ -30,6 +36,7 @@ class Text:
         """
         self._files = dict(files)
         self._tokenizer = _load(self._files)
+        self._plain: dict[bool, PlainTokenizer] = {}
         added = self._tokenizer.get_added_tokens_decoder()
         base = self._tokenizer.get_vocab_size(with_added_tokens=False)
         self.vocabulary = max([base, *(token + 1 for token in added)])
@@ -39,21 +46,34 @@ class Text:
         """The chat template; None for a model that only continues text."""
         from aotlm_runtime.template import ChatTemplate
 
-        source = _template_source(self._files, self._config)
+        source = self._source
         return ChatTemplate(source, _special_tokens(self._config)) if source else None
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of plain text, with the special tokens that the model starts with.
+    def encode(self, text: str, *, raw: bool = True) -> list[int]:
+        """Return the ids of a text to continue, with the special tokens that the model starts with.
+
+        With `raw`, control tokens in the text act; a text that starts with the model's first token
+        gets no second one.
 
         Raises:
             PromptInvalid: the text holds lone surrogates, so it has no UTF-8.
         """
-        return self._encode(text, add_special_tokens=True)
+        if not raw:
+            typed = self._typed(text)
+            return typed.encode(typed.hide(text), self._encode_plain, add_special_tokens=True)
+        ids: list[int] = self._tokenizer.encode(check_text(text)).ids
+        own: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        starts_twice = len(ids) > len(own) and ids[:1] == own[:1] == [self._bos_id]
+        return own if starts_twice else ids
 
     def encode_chat(self, messages: "Sequence[Message]") -> list[int]:
         """Return the ids that ask for the assistant's next message.
 
+        Control tokens in messages stay text, but for tags of thinking in the assistant's, which
+        templates look for.
+
         Raises:
+            PromptInvalid: a message holds lone surrogates, so it has no UTF-8.
             TemplateFailed: the template refused the messages.
             TokenizerInvalid: the model has no template.
         """
@@ -61,15 +81,48 @@ class Text:
             raise TokenizerInvalid(
                 "the model has no chat template; use --raw to let it continue plain text"
             )
-        return self._encode(self.template.render(messages), add_special_tokens=False)
+        typed = self._typed(messages)
+        hidden = [
+            typed.hide(message, self._tag_ids if message.get("role") == "assistant" else _NONE)
+            for message in messages
+        ]
+        rendered = self.template.render(hidden)
+        return typed.encode(rendered, self._encode_plain, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids; special tokens have none."""
         return self._tokenizer.decode(ids, skip_special_tokens=True)
 
+    def name(self, token: int) -> str:
+        """Return the text of one id within a text, so with its space; a special one's own name."""
+        once, twice = (
+            self._tokenizer.decode([token] * n, skip_special_tokens=False) for n in (1, 2)
+        )
+        return twice[len(once) :]
+
     def detokenizer(self) -> Detokenizer:
         """Return a new stream of ids to whole characters."""
         return Detokenizer(self.decode, self._fragments)
+
+    def token(self, id: int) -> str:
+        """Return the text of one id alone; special tokens have theirs here."""
+        return self._tokenizer.decode([id], skip_special_tokens=False)
+
+    def splitter(self, prompt: Sequence[int]) -> Splitter:
+        """Return what tells thinking from the answer that follows the ids of a prompt."""
+        if self.tags is None:
+            return Splitter(None)
+        end = self.decode(prompt[-_TAG_TOKENS:])
+        return Splitter(self.tags, is_open=end.rstrip().endswith(self.tags.opening))
+
+    @cached_property
+    def tags(self) -> Tags | None:
+        """The tags between which the model thinks; None if it has no tokens for them."""
+        for tags in KNOWN_TAGS:
+            is_token = self._tokenizer.token_to_id(tags.closing) is not None
+            if is_token or tags.closing in self._source:
+                return tags
+        return None
 
     @cached_property
     def _config(self) -> dict[str, Any]:
@@ -81,14 +134,31 @@ class Text:
         ids = (self._tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
         return frozenset(token for token in ids if token is not None)
 
-    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise PromptInvalid(
-                f"the prompt is not valid UTF-8 at character {error.start}; give plain text"
-            ) from error
-        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+    @cached_property
+    def _control(self) -> Control:
+        return Control(self._tokenizer, self._source)
+
+    @cached_property
+    def _tag_ids(self) -> frozenset[int]:
+        found = (self._tokenizer.token_to_id(tag) for tag in self.tags or ())
+        return frozenset(id for id in found if id is not None)
+
+    @cached_property
+    def _bos_id(self) -> int | None:
+        return self._tokenizer.token_to_id(_special_tokens(self._config).get("bos_token", ""))
+
+    @cached_property
+    def _source(self) -> str:
+        return _template_source(self._files, self._config) or ""
+
+    def _encode_plain(self, text: str, is_at_start: bool) -> list[int]:
+        if is_at_start not in self._plain:
+            plain = PlainTokenizer(self._tokenizer, self._control, is_at_start=is_at_start)
+            self._plain[is_at_start] = plain
+        return self._plain[is_at_start].encode(text)
+
+    def _typed(self, messages: object) -> Typed:
+        return Typed(self._tokenizer, self._control, messages)
 
 
 def _load(files: Mapping[str, bytes]) -> "Tokenizer":
@@ -107,7 +177,21 @@ def _load(files: Mapping[str, bytes]) -> "Tokenizer":
         ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return tokenizer
+    return _with_visible_tags(tokenizer)
+
+
+def _with_visible_tags(tokenizer: "Tokenizer") -> "Tokenizer":
+    """Return the tokenizer with text for the tags of thinking, which some make special tokens."""
+    from tokenizers import Tokenizer
+
+    added = tokenizer.get_added_tokens_decoder().values()
+    tags = [tag for pair in KNOWN_TAGS for tag in pair]
+    if not any(token.special and token.content in tags for token in added):
+        return tokenizer
+    description = json.loads(tokenizer.to_str())
+    for token in description["added_tokens"]:
+        token["special"] = token["special"] and token["content"] not in tags
+    return Tokenizer.from_str(json.dumps(description))
 
 
 def _template_source(files: Mapping[str, bytes], config: Mapping[str, Any]) -> str | None:

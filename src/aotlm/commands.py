@@ -4,12 +4,13 @@ import functools
 import inspect
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from invoke import Context, Task, task
 
 from aotlm.errors import AotlmError, UsageError
+from aotlm_runtime.arguments import Flag
 from aotlm_runtime.errors import AotlmRuntimeError
 
 if TYPE_CHECKING:
@@ -27,23 +28,30 @@ HELP = {
     "target": "native, x86-64-v3, x86-64-v4, x86-64-v4+bf16 or the name of a CPU",
     "compress": "pack the archive with zstd",
     "bundle": "a bundle's folder or archive",
-    "prompt": "answer this text ('-': stdin) instead of opening the chat",
-    "max_tokens": "the most tokens of one answer",
-    "raw": "give the prompt as it is, without the chat template",
-    "threads": "how many threads to use; default: one for each core",
-    "context": "how many tokens to keep; default: the model's, up to 4096",
-    "stats": "print speed and memory at the end",
+    "first": "a bundle's folder or archive",
+    "second": "the other one, in the same form",
+    "provenance": "the provenance.json of a bundle",
+    "key": "a key in PEM form: private to sign, public to verify",
+    "sigstore": "sign with the identity of the workflow that this runs in",
+    "identity": "who signed with sigstore: a workflow's or a mail address",
+    "identity_provider": "who vouches for the identity; default: GitHub Actions",
     "engine": "auto, docker or local: where the stage runs; default: AOTLM_ENGINE, else auto",
     "base_image": "what the images are built on instead of the pinned image",
     "tag": "the name of the image; default: aotlm-<model>-<dtype>",
     "debug": "show a traceback when something fails",
 }
 
+# What tells invoke that a flag is a switch.
+_DEFAULTS: Mapping[str, bool] = {"on": True, "off": False}
 
-def command(name: str, *, is_stage: bool = False) -> Callable[[Callable[..., Any]], Task]:
+
+def command(
+    name: str, flags: Sequence[Flag] = (), *, is_stage: bool = False
+) -> Callable[[Callable[..., Any]], Task]:
     """Make a task of a function: with help, --debug, and errors as one line and an exit code.
 
-    A stage runs in the toolchain image where --engine or the settings say so.
+    The function also takes `flags` of the runtime, as keywords that `flag_words` makes words of. A
+    stage runs in the toolchain image where --engine or the settings say so.
     """
 
     def wrap(function: Callable[..., Any]) -> Task:
@@ -75,17 +83,41 @@ def command(name: str, *, is_stage: bool = False) -> Callable[[Callable[..., Any
                 sys.exit(code)
 
         signature = inspect.signature(function)
-        flags = {"engine": None, "debug": False} if is_stage else {"debug": False}
-        added = [
+        defaults = {flag.name.replace("-", "_"): _DEFAULTS.get(flag.kind) for flag in flags}
+        shared = {"engine": None, "debug": False} if is_stage else {"debug": False}
+        more = [
             inspect.Parameter(word, inspect.Parameter.KEYWORD_ONLY, default=default)
-            for word, default in flags.items()
+            for word, default in {**defaults, **shared}.items()
         ]
-        parameters = [*signature.parameters.values(), *added]
+        own = [
+            word
+            for word in signature.parameters.values()
+            if word.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        parameters = [*own, *more]
         body.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        known = {word.name: HELP[word.name] for word in parameters if word.name in HELP}
-        return task(name=name, help=known, positional=[], auto_shortflags=False)(body)
+        texts = {**HELP, **{flag.name.replace("-", "_"): flag.help for flag in flags}}
+        known = {word.name: texts[word.name] for word in parameters if word.name in texts}
+        lists = [flag.name.replace("-", "_") for flag in flags if flag.kind == "texts"]
+        return task(name=name, help=known, positional=[], auto_shortflags=False, iterable=lists)(
+            body
+        )
 
     return wrap
+
+
+def flag_words(flags: Sequence[Flag], given: Mapping[str, Any]) -> list[str]:
+    """Return the words of the runtime's command line for values by name; None was not given."""
+    words: list[str] = []
+    for flag in flags:
+        value = given[flag.name.replace("-", "_")]
+        if flag.kind in ("on", "off"):
+            words += [f"--{flag.name}"] * (value and flag.kind == "off")
+            words += [f"--no-{flag.name}"] * (not value and flag.kind == "on")
+        elif value is not None:
+            values = value if flag.kind == "texts" else [value]
+            words += [f"--{flag.name}={item}" for item in values]
+    return words
 
 
 def _run_elsewhere(name: str, c: Context, engine: str | None, words: dict[str, Any]) -> int | None:

@@ -11,8 +11,10 @@ from typing import Any, Final
 
 import msgspec.structs
 
+from aotlm.buildrecord import build_record, toolchain_versions, write_build_record
 from aotlm.bundle.package import package
 from aotlm.capture.importer import to_graph
+from aotlm.capture.inputs import input_files
 from aotlm.capture.source import ModelSource, open_model
 from aotlm.capture.tokenizer_files import bos_token_id, eos_token_ids, write_tokenizer_files
 from aotlm.capture.trace import Program as Captured
@@ -30,7 +32,6 @@ from aotlm.partition.partition import Program, partition
 from aotlm.passes.base import run_pipeline
 from aotlm.passes.pipeline import graph_pipeline
 from aotlm.progress import Progress, silent
-from aotlm.toolchain.check import toolchain_versions
 from aotlm.weights.file import WeightFilePlan, plan_weight_file, write_weight_file
 from aotlm_runtime import manifest
 
@@ -135,6 +136,8 @@ def import_model(
         tokenizer_files = write_tokenizer_files(source, made / "tokenizer")
         described = _describe(source, files, dtype, tokenizer_files, made)
         (made / "model.json").write_bytes(manifest.encode(described))
+        steps = [repr(step) for step in graph_pipeline(dtype)]
+        write_build_record(build_record("import", steps, input_files(source)), made)
     return out
 
 

@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import aotlm_runtime
+from aotlm.buildrecord import source_digest, toolchain_versions
 from aotlm.bundle.package import package
 from aotlm.codegen.compile import MODULES, compile_import
 from aotlm.outputs import new_file
 from aotlm.progress import shown
 from aotlm.targets import resolve_target
-from aotlm.toolchain.check import toolchain_versions
 
 STAMPS = ".stamps.json"
 DEFAULT_MODEL = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
@@ -90,17 +89,6 @@ def _stages(dtype: str, out: Path, target: str) -> tuple[Stage, ...]:
             run_package,
         ),
     )
-
-
-def source_digest() -> str:
-    """Return one sha256 over all of our own sources, compiler and runtime."""
-    total = hashlib.sha256()
-    for root in (Path(__file__).parent, Path(aotlm_runtime.__file__).parent):
-        for path in sorted(root.rglob("*")):
-            if path.suffix in (".py", ".c"):
-                total.update(path.relative_to(root).as_posix().encode())
-                total.update(hashlib.sha256(path.read_bytes()).digest())
-    return total.hexdigest()
 
 
 def _digests(out: Path, paths: list[Path]) -> dict[str, str]:

@@ -4,14 +4,15 @@ import re
 import subprocess
 import sys
 
-import pexpect
-
+from aotlm_runtime import Options
 from aotlm_runtime.model import Model
 from tests.e2e.conftest import Built
+from tests.runtime import terminal
+from tests.runtime.terminal import leave, open_chat
 
 RUN = ("-m", "aotlm_runtime", "run")
 PROMPT = "What is the capital of France?"
-STATS = r"prompt (\d+) tokens \((\d+) reused\)"
+STATS = r"prompt (\d+) tokens \((\d+) reused"
 COMPILER_ONLY = {"torch", "transformers", "safetensors", "mlir", "aotlm"}
 
 
@@ -25,7 +26,7 @@ def _run(*words: str, text: str | None = None) -> subprocess.CompletedProcess[st
 def test_the_process_imports_nothing_of_the_compiler(built: Built, model: Model) -> None:
     words = ("--prompt", PROMPT, "--max-tokens", "8", "--no-stats")
     result = _run("-X", "importtime", *RUN, str(built.bundle), *words)
-    assert result.stdout == "".join(model.generate(PROMPT, max_tokens=8)) + "\n"
+    assert result.stdout == "".join(model.generate(PROMPT, Options(max_tokens=8))) + "\n"
     # "import time: self [us] | cumulative | imported package", nested ones indented
     imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
     assert "aotlm_runtime.session" in imported
@@ -35,27 +36,35 @@ def test_the_process_imports_nothing_of_the_compiler(built: Built, model: Model)
 def test_a_dash_reads_the_prompt_from_standard_input(built: Built, model: Model) -> None:
     words = ("--prompt", "-", "--max-tokens", "8")
     result = _run(*RUN, str(built.bundle), *words, text=PROMPT + "\n")
-    assert result.stdout == "".join(model.generate(PROMPT, max_tokens=8)) + "\n"
+    assert result.stdout == "".join(model.generate(PROMPT, Options(max_tokens=8))) + "\n"
     assert re.search(STATS, result.stderr)
 
 
 def test_the_second_turn_of_a_chat_computes_only_what_is_new(built: Built) -> None:
-    child = pexpect.spawn(
-        sys.executable, [*RUN, str(built.bundle)], encoding="utf-8", timeout=120, echo=False
-    )
+    child = open_chat(built.bundle)
     turns = []
     for message in (PROMPT, "And of Italy?"):
-        child.expect("> ")
         child.sendline(message)
         child.expect(STATS)
         turns.append((child.before, int(child.match[1]), int(child.match[2])))
-    child.expect("> ")
-    child.sendcontrol("d")
-    child.expect(pexpect.EOF)
-    child.close()
-    assert child.exitstatus == 0
+        child.expect(terminal.PROMPT)
+    assert leave(child, "d") == 0
     (first, asked, reused), (_, asked_again, reused_again) = turns
     assert "Paris" in first
     assert reused == 0
     # all of the first question and some of its answer, but not the second question
     assert asked < reused_again < asked_again
+
+
+def test_an_interrupt_stops_an_answer_and_a_second_one_leaves(built: Built) -> None:
+    child = open_chat(built.bundle, "--no-stats")
+    child.sendline("Write a very long story about a fox.")
+    child.expect(r"\?2004l")  # line editing ends
+    child.expect(r"\w+ \w+ \w+")  # the story begins
+    child.sendcontrol("c")
+    child.expect(r"\(stopped\)")
+    child.expect(terminal.PROMPT)
+    child.sendline("What is the capital of France?")
+    child.expect("Paris")
+    child.expect(terminal.PROMPT)
+    assert leave(child, "c") == 0

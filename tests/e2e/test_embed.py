@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from aotlm_runtime.generate import generate
+from aotlm_runtime import Options
 from aotlm_runtime.manifest import read_manifest
 from aotlm_runtime.model import Model
 from tests.e2e.conftest import Built
@@ -50,9 +50,5 @@ def _compile(bundle: Path, program: Path) -> None:
 
 def _runtime_ids(model: Model, ids: list[int]) -> list[int]:
     model.session.rewind(0)
-    eos_ids = model.manifest.model.eos_token_ids
-    vocabulary = model.manifest.model.vocab_size
-    logits = model.session.prefill(ids)
-    return list(
-        generate(model.session, logits, eos_ids=eos_ids, vocabulary=vocabulary, max_tokens=N_TOKENS)
-    )
+    options = Options(max_tokens=N_TOKENS)
+    return [token.id for piece in model.stream(ids, options) for token in piece.tokens]

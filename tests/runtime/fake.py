@@ -75,9 +75,13 @@ def expected(ids: Sequence[int], n_tokens: int) -> list[int]:
     return found
 
 
-def compile_stub(path: Path, of: schema.Abi) -> None:
-    """Compile the stub, with the digest of an ABI, into a shared library at `path`."""
+def compile_stub(path: Path, of: schema.Abi, **facts: int | str) -> None:
+    """Compile the stub, with the digest of an ABI, into a shared library at `path`.
+
+    `facts` are END_EVERY, DELAY_MICROSECONDS, SCRIPT and PROMPT; see `stub.c`.
+    """
     definitions = [f'-DDIGEST="{of.digest}"', f"-DMAX_CHUNK={of.max_chunk_tokens}"]
+    definitions += [f"-D{name}={json.dumps(value)}" for name, value in facts.items()]
     source = str(Path(__file__).with_name("stub.c"))
     command = [sys.executable, "-m", "ziglang", "cc", "-O1", "-shared", "-fPIC"]
     subprocess.run([*command, *definitions, source, "-o", str(path)], check=True)

@@ -1,8 +1,18 @@
 // A model with the ABI of a compiled one, whose next token depends on all tokens in its cache.
 //
 // The state holds each position's token + 1; with s the sum of the tokens so far, times the first
-// byte of the weights, the next token is the end (258) if s is a multiple of 11, else a letter.
+// byte of the weights, the next token is the end (258) if s is a multiple of END_EVERY, else a
+// letter. Each call takes DELAY_MICROSECONDS. With a SCRIPT, the tokens behind the first PROMPT ones
+// are its characters, and then the end.
 #include <stdint.h>
+#include <unistd.h>
+
+#ifndef END_EVERY
+#define END_EVERY 11
+#endif
+#ifndef DELAY_MICROSECONDS
+#define DELAY_MICROSECONDS 0
+#endif
 
 typedef struct { int8_t *allocated, *aligned; int64_t offset, sizes[1], strides[1]; } bytes1_t;
 typedef struct { int8_t *allocated, *aligned; int64_t offset, sizes[2], strides[2]; } bytes2_t;
@@ -17,6 +27,16 @@ static int32_t threads = 1;
 const char *aotlm_abi_digest(void) { return DIGEST; }
 void aotlm_set_threads(int32_t n) { threads = n; }
 
+static int64_t next_token(int64_t position, int64_t s) {
+#ifdef SCRIPT
+  static const unsigned char script[] = SCRIPT;
+  int64_t index = position + 1 - PROMPT;
+  return 0 <= index && index < (int64_t)sizeof script - 1 ? script[index] : END;
+#else
+  return s % END_EVERY ? 97 + s % 26 : END;
+#endif
+}
+
 static int32_t forward(bytes1_t *weights, ids2_t *tokens, ids1_t *positions, bytes2_t *state,
                        bytes1_t *workspace, rows_t *logits) {
   int64_t T = tokens->sizes[1], R = logits->sizes[1], V = logits->sizes[2];
@@ -26,6 +46,7 @@ static int32_t forward(bytes1_t *weights, ids2_t *tokens, ids1_t *positions, byt
   if (begin + T > C || C % 64) return 2;
   if (workspace->sizes[0] < WORKSPACE_PER_TOKEN * T + 64 * threads) return 3;
   if ((uintptr_t)state->aligned % 64 || (uintptr_t)workspace->aligned % 64) return 4;
+  if (DELAY_MICROSECONDS) usleep(DELAY_MICROSECONDS);
   int64_t sum = 0;
   for (int64_t i = 0; i < begin; i++) {
     if (cache[i] == 0) return 5;
@@ -36,9 +57,8 @@ static int32_t forward(bytes1_t *weights, ids2_t *tokens, ids1_t *positions, byt
     sum += tokens->aligned[t];
     if (t < T - R) continue;
     float *row = logits->aligned + (t - (T - R)) * V;
-    int64_t s = sum * weights->aligned[0];
     for (int64_t v = 0; v < V; v++) row[v] = 0;
-    row[s % 11 ? 97 + s % 26 : END] = 1;
+    row[next_token(begin + t, sum * weights->aligned[0])] = 1;
     row[V - 1] = 2;  // beyond the tokenizer's vocabulary
   }
   return 0;

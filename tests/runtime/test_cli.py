@@ -1,21 +1,19 @@
 """The command line: exit codes, streams, and the chat on a terminal."""
 
 import io
-import os
+import json
 import shlex
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import pexpect
 import pytest
 
-import aotlm_runtime
 from aotlm_runtime import cli
+from tests.runtime import fake
+from tests.runtime.terminal import ENVIRONMENT
+from tests.runtime.test_chat import THINKING, say
 from tests.runtime.test_model import chat_ids, text_after
-
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(aotlm_runtime.__file__).parents[1])}
 
 
 def test_a_prompt_is_answered_on_stdout_with_figures_on_stderr(
@@ -24,7 +22,7 @@ def test_a_prompt_is_answered_on_stdout_with_figures_on_stderr(
     assert cli.main(["run", str(bundle), "--prompt", "abc", "--max-tokens", "3"]) == 0
     out, err = capsys.readouterr()
     assert out == text_after(chat_ids("abc"), 3) + "\n"
-    assert "prompt 6 tokens (0 reused), prefill" in err
+    assert "prompt 6 tokens (0 reused, 6 new), prefill" in err
     assert "generated 3 tokens, decode" in err
 
 
@@ -98,56 +96,127 @@ def test_lines_that_are_piped_in_are_a_chat(bundle: Path) -> None:
     assert result.stdout == f"{first}\n{text_after(chat_ids('abc', first, 'efg'), 3)}\n"
 
 
-def _hear_interrupts() -> None:
-    """Undo what a job in the background inherits: a program on a terminal hears Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-@pytest.fixture
-def terminal(bundle: Path) -> "pexpect.spawn[str]":
-    arguments = ["-m", "aotlm_runtime", "run", str(bundle), "--max-tokens", "3"]
-    child = pexpect.spawn(
-        sys.executable,
-        arguments,
-        env=ENVIRONMENT,
-        encoding="utf-8",
-        timeout=20,
-        echo=False,
-        preexec_fn=_hear_interrupts,
-    )
-    child.expect("> ")
-    return child
-
-
-@pytest.mark.parametrize("key", ["c", "d"])
-def test_a_chat_on_a_terminal_answers_and_leaves_with_0(
-    terminal: "pexpect.spawn[str]", key: str
+def test_json_is_one_line_with_the_answer_and_its_figures(
+    bundle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    terminal.sendline("abc")
-    terminal.expect(text_after(chat_ids("abc"), 3))
-    terminal.expect("generated 3 tokens")
-    terminal.expect("> ")
-    terminal.sendcontrol(key)
-    terminal.expect(pexpect.EOF)
-    terminal.close()
-    assert (terminal.exitstatus, terminal.signalstatus) == (0, None)
+    words = ["run", str(bundle), "--prompt", "abc", "--max-tokens", "3", "--json"]
+    assert cli.main(words) == 0
+    out, err = capsys.readouterr()
+    assert (out.count("\n"), err) == (1, "")
+    found = json.loads(out)
+    answer = text_after(chat_ids("abc"), 3)
+    assert (found["text"], bytes(found["ids"]).decode()) == (answer, answer)
+    assert (found["finish_reason"], found["prompt_tokens"]) == ("max_tokens", 6)
+    assert (found["reused_tokens"], found["generated_tokens"]) == (0, 3)
+    assert sorted(found["timings"]) == [
+        "decode_seconds",
+        "load_seconds",
+        "prefill_seconds",
+        "verify_seconds",
+    ]
 
 
-def test_the_first_interrupt_stops_an_answer_and_the_second_leaves(
-    bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_every_flag_of_an_answer_reaches_it(
+    bundle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*arguments: object, **options: object) -> object:
-        raise KeyboardInterrupt
-        yield
+    whole = text_after([*b"<|system|>s", fake.END, *chat_ids("abc")])
+    words = ["--system", "s", "--stop", whole[4], "--stop", whole[2], "--no-stats"]
+    assert cli.main(["run", str(bundle), "--prompt", "abc", *words]) == 0
+    first = min(whole.find(whole[4]), whole.find(whole[2]))
+    assert capsys.readouterr().out == whole[:first] + "\n"
+    words = ["--temperature", "2", "--seed", "7", "--max-tokens", "9", "--raw", "--no-stats"]
+    outs = []
+    for more in ([], [], ["--seed", "8"], ["--top-k", "1"]):
+        assert cli.main(["run", str(bundle), "--prompt", "abcd", *words, *more]) == 0
+        outs.append(capsys.readouterr().out)
+    assert outs[0] == outs[1] != outs[2]
+    assert outs[3] == text_after(list(b"abcd"), 9) + "\n"
 
-    lines = iter(["abc"])
 
-    def read(prompt: str) -> str:
-        for line in lines:
-            return line
-        raise KeyboardInterrupt
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--top-p", "2"], "error: top_p is 2.0, but must be above 0, up to 1"),
+        (["--kv-dtype", "bf16"], "error: a cache of bf16 is not possible"),
+        (["--stop", ""], "error: a stop string is empty"),
+        (["--raw", "--system", "x"], "error: a system message needs a chat template"),
+    ],
+)
+def test_values_that_cannot_be_are_one_sentence(
+    bundle: Path, words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", str(bundle), "--prompt", "abc", *words]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(sentence)
+    assert err.count("\n") == 1
 
-    monkeypatch.setattr("aotlm_runtime.model.generate", interrupted)
-    monkeypatch.setattr("builtins.input", read)
-    assert cli.main(["run", str(bundle)]) == 0
-    assert "(stopped)" in capsys.readouterr().err
+
+def test_thinking_is_shown_or_hidden(
+    bundle: Path,
+    stub: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fake.write_bundle(bundle, stub, template=THINKING)
+    words = ["run", str(bundle), "--prompt", "abc", "--max-tokens", "16", "--no-stats"]
+    for more, shown in ((["--think=show"], "hm\n\nyes\n"), (["--think=hide"], "yes\n"), ([], None)):
+        say(monkeypatch, b"hm\n</think>\n\nyes")
+        assert cli.main([*words, *more]) == 0
+        assert capsys.readouterr().out == shown or shown is None
+    say(monkeypatch, b"hm\n</think>\n\nyes")
+    assert cli.main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["thinking"], found["text"]) == ("hm", "yes")
+
+
+def test_inspect_prints_what_a_bundle_is(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", str(bundle)]) == 0
+    out = capsys.readouterr().out
+    for words in (
+        "dtype  ",
+        "context  ",
+        "abi digest",
+        "  test",
+        "weights.safetensors",
+        "verified",
+    ):
+        assert words in out
+    assert cli.main(["inspect", str(bundle), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["context"], found["licence"], found["verified"]) == (fake.CONTEXT, None, True)
+    assert found["files"]["weights.safetensors"]["size_bytes"] == 8192
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "run", "chat"])
+def test_a_spoiled_bundle_is_refused_by_every_command(
+    bundle: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = bundle / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    assert cli.main([command, str(bundle)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: 'weights.safetensors' in ")
+
+
+def test_verify_says_what_it_verified(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["verify", str(bundle)]) == 0
+    assert "bundle: 7 files, " in capsys.readouterr().out
+
+
+def test_perplexity_reads_files_and_standard_input(
+    bundle: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("hello there")
+    assert cli.main(["perplexity", str(bundle), str(text), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["n_scored"] == len("hello there") - 1
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hello there\n")))
+    assert cli.main(["perplexity", str(bundle), "-"]) == 0
+    assert f"perplexity {found['perplexity']:.4f} over 10 tokens" in capsys.readouterr().out
+    assert cli.main(["perplexity", str(bundle), str(tmp_path / "none")]) == 1
+    assert "error: cannot read" in capsys.readouterr().err

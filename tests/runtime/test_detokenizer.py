@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -93,6 +94,18 @@ def test_text_arrives_with_each_token() -> None:
     assert found == ["n", "", "é", "!", ""]
 
 
+@pytest.mark.parametrize(
+    ("name", "seed"), [(name, seed) for name in sorted(TEXTS) for seed in (1, 2)]
+)
+def test_the_pieces_of_ten_thousand_random_sequences_join_to_their_text(
+    name: str, seed: int
+) -> None:
+    text, random = TEXTS[name], np.random.default_rng(seed)
+    for length in random.integers(1, 40, 10_000 // 8):
+        ids = random.integers(0, text.vocabulary, length).tolist()
+        assert "".join(pieces(text, ids)) == text.decode(ids), ids
+
+
 def test_an_emoji_arrives_whole() -> None:
     family = "👩🏽\u200d🚀"
     found = pieces(TEXTS["bytes"], list(f"a{family}b🇩🇪🇫🇷c".encode()))
@@ -118,6 +131,14 @@ def test_an_emoji_arrives_whole() -> None:
         ("🇩🇪🇫", "🇩🇪"),
         ("x1\ufe0f", "x"),
         ("\u200d", ""),
+        ("nе", "nе"),
+        ("e\u0301", ""),
+        ("e\u0301n", "e\u0301n"),
+        ("नमस", "नम"),
+        ("नमस्", "नम"),
+        ("नमस्त", "नमस्"),
+        ("สวัส", "สวั"),
+        ("한국", "한국"),
     ],
 )
 def test_a_text_is_cut_between_characters(text: str, whole: str) -> None:

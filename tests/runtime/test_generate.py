@@ -1,13 +1,14 @@
 """Generation logic, with a session that plays a script."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from aotlm_runtime import errors
-from aotlm_runtime.generate import choose, generate
+from aotlm_runtime.generate import Token, generate
+from aotlm_runtime.sampling import Sampler, Sampling
 from aotlm_runtime.session import Logits, Session
 
 
@@ -17,7 +18,7 @@ class Script:
     def __init__(self, script: Sequence[int], position: int = 5, context: int = 1000) -> None:
         self.position = position
         self.context = context
-        self.decoded: list[int] = []
+        self.tokens: list[int] = []
         self._script: Iterator[int] = iter(script)
 
     def next_logits(self) -> Logits:
@@ -27,19 +28,25 @@ class Script:
 
     def decode(self, token: int) -> Logits:
         self.position += 1
-        self.decoded.append(token)
+        self.tokens.append(token)
         return self.next_logits()
 
 
-def play(script: Script, **options: Any) -> tuple[list[int], str]:
-    options = {"eos_ids": {8, 9}, "vocabulary": 10, **options}
-    tokens = generate(cast("Session", script), script.next_logits(), **options)
+def tokens_of(script: Script, **options: Any) -> tuple[list[Token], str]:
+    sampler = Sampler(Sampling(), 10)
+    options = {"eos_ids": {8, 9}, **options}
+    tokens = generate(cast("Session", script), script.next_logits(), sampler, **options)
     found = []
     while True:
         try:
             found.append(next(tokens))
         except StopIteration as end:
             return found, end.value
+
+
+def play(script: Script, **options: Any) -> tuple[list[int], str]:
+    tokens, reason = tokens_of(script, **options)
+    return [token.id for token in tokens], reason
 
 
 @pytest.mark.parametrize("eos", [8, 9])
@@ -51,7 +58,7 @@ def test_any_eos_id_ends_and_is_not_yielded(eos: int) -> None:
 def test_max_tokens_ends_without_decoding_the_last() -> None:
     script = Script([1, 2, 3, 4])
     assert play(script, max_tokens=3) == ([1, 2, 3], "max_tokens")
-    assert script.decoded == [1, 2]
+    assert script.tokens == [1, 2]
 
 
 def test_the_contexts_end_ends() -> None:
@@ -59,20 +66,19 @@ def test_the_contexts_end_ends() -> None:
     assert play(Script([1, 2], position=10, context=10)) == ([1], "context")
 
 
-def test_ids_beyond_the_vocabulary_are_never_chosen() -> None:
-    assert choose(np.array([0, 1, 2, 9, 9], np.float32), 3) == 2
+def test_log_probabilities_come_only_when_asked_for() -> None:
+    (plain,), _ = tokens_of(Script([3, 8]))
+    assert plain == Token(3, None, ())
+    (token,), _ = tokens_of(Script([3, 8]), n_logprobs=0)
+    likeliest = 1 - math.log(math.e + 9)
+    assert token.logprob == pytest.approx(likeliest)
+    assert token.top == ()
 
 
-def test_the_smallest_of_equal_ids_is_chosen() -> None:
-    assert choose(np.array([1, 3, 3], np.float32), 3) == 1
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_logits_that_are_not_numbers_are_refused(bad: float) -> None:
-    with pytest.raises(errors.LogitsInvalid, match="of id 1"):
-        choose(np.array([1, bad, 3], np.float32), 3)
-
-
-def test_zero_tokens_cannot_be_asked_for() -> None:
-    with pytest.raises(errors.OptionInvalid, match="cannot generate 0 tokens"):
-        play(Script([1]), max_tokens=0)
+def test_alternatives_are_ranked_with_ties_by_id() -> None:
+    (token,), _ = tokens_of(Script([3, 8]), n_logprobs=4)
+    assert [alternative.id for alternative in token.top] == [3, 0, 1, 2]
+    assert token.top[0].logprob == token.logprob
+    assert token.top[1].logprob == pytest.approx(-math.log(math.e + 9))
+    (token,), _ = tokens_of(Script([3, 8]), n_logprobs=50)
+    assert len(token.top) == 10

@@ -1,15 +1,15 @@
 """A loaded bundle: answers, chats, their cache, their memory."""
 
+import math
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import aotlm_runtime
-from aotlm_runtime import errors
+from aotlm_runtime import Options, errors
 from aotlm_runtime.model import Model
 from tests.runtime import fake
 
@@ -43,44 +43,38 @@ def test_a_model_without_a_template_continues_the_text(bundle: Path, stub: bytes
         list(model.chat().send("abcd"))
 
 
+def test_a_system_message_comes_first_and_needs_a_template(model: Model) -> None:
+    ids = model.encode("abc", system="s")
+    assert model.text.decode(ids) == "<|system|>sabc"
+    with pytest.raises(errors.OptionInvalid, match="a system message needs a chat template"):
+        model.encode("abc", system="s", raw=True)
+
+
+def test_a_stop_string_ends_an_answer_and_leaves_the_cache_usable(model: Model) -> None:
+    whole = text_after(chat_ids("abc"))
+    assert len(whole) > 4
+    options = Options(stop=(whole[3:5],))
+    assert "".join(model.generate("abc", options)) == whole[: whole.find(whole[3:5])]
+    assert model.last is not None
+    assert model.last.finish == "stop"
+    assert "".join(model.generate("abc")) == whole
+
+
+def test_pieces_carry_tokens_and_log_probabilities(model: Model) -> None:
+    pieces = list(model.stream(model.encode("abc"), Options(max_tokens=3, n_logprobs=2)))
+    tokens = [token for piece in pieces for token in piece.tokens]
+    assert bytes(token.id for token in tokens) == text_after(chat_ids("abc"), 3).encode()
+    # one logit of the tokenizer's 259 is 1, the others are 0
+    assert tokens[0].logprob == pytest.approx(1 - math.log(math.e + 258))
+    assert [len(token.top) for token in tokens] == [2, 2, 2]
+
+
 def test_max_tokens_limits_the_answer(model: Model) -> None:
     wanted = text_after(chat_ids("abc"), 2)
     assert len(wanted) == 2
-    assert "".join(model.generate("abc", max_tokens=2)) == wanted
+    assert "".join(model.generate("abc", Options(max_tokens=2))) == wanted
     assert model.last is not None
     assert (model.last.finish, model.last.generated) == ("max_tokens", 2)
-
-
-def test_a_chat_prefills_only_what_is_new(model: Model) -> None:
-    chat = model.chat()
-    first = "".join(chat.send("abc", max_tokens=3))
-    assert first == text_after(chat_ids("abc"), 3)
-    second = "".join(chat.send("efg", max_tokens=3))
-    ids = chat_ids("abc", first, "efg")
-    assert second == text_after(ids, 3)
-    assert model.last is not None
-    # the first prompt and all but the last token of the first answer are in the cache
-    reused = len(chat_ids("abc")) + len(first) - 1
-    assert (model.last.prompt_tokens, model.last.prefilled) == (len(ids), len(ids) - reused)
-
-
-def test_a_stopped_answer_stays_in_the_history(model: Model) -> None:
-    chat = model.chat()
-    with closing(chat.send("abc")) as pieces:
-        first = next(pieces)
-    assert [message["content"] for message in chat.messages] == ["abc", first]
-    second = "".join(chat.send("efg", max_tokens=3))
-    assert second == text_after(chat_ids("abc", first, "efg"), 3)
-
-
-def test_a_prompt_over_the_context_shows_both_numbers_and_keeps_the_chat(bundle: Path) -> None:
-    model = aotlm_runtime.load(bundle, context=20)
-    chat = model.chat()
-    list(chat.send("abc", max_tokens=2))
-    history = list(chat.messages)
-    with pytest.raises(errors.ContextExceeded, match="has 62 tokens, but the context holds 20"):
-        list(chat.send("x" * 50))
-    assert chat.messages == history
 
 
 def test_an_answer_ends_with_the_context(bundle: Path) -> None:
@@ -93,7 +87,7 @@ def test_an_answer_ends_with_the_context(bundle: Path) -> None:
 
 
 def test_the_same_prompt_again_gives_the_same_text(model: Model) -> None:
-    assert len({"".join(model.generate("abc", max_tokens=20)) for _ in range(3)}) == 1
+    assert len({"".join(model.generate("abc", Options(max_tokens=20))) for _ in range(3)}) == 1
 
 
 @pytest.mark.parametrize(
@@ -103,6 +97,7 @@ def test_the_same_prompt_again_gives_the_same_text(model: Model) -> None:
         ({"context": 0}, "a context of 0 tokens"),
         ({"threads": 0}, "0 threads are not possible"),
         ({"threads": 1000}, "takes 1 to 256"),
+        ({"kv_dtype": "f16"}, "a cache of f16 is not possible: the bundle was compiled for f32"),
     ],
 )
 def test_impossible_options_are_refused(
@@ -114,7 +109,7 @@ def test_impossible_options_are_refused(
 
 def test_repeating_a_prompt_adds_no_memory(model: Model) -> None:
     def run() -> int:
-        list(model.generate("abc", max_tokens=50))
+        list(model.generate("abc", Options(max_tokens=50)))
         model.session.rewind(0)
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
@@ -127,6 +122,7 @@ def test_neither_import_nor_use_needs_torch_or_the_compiler(bundle: Path) -> Non
     package = Path(aotlm_runtime.__file__).parents[1]
     script = (
         "import sys, aotlm_runtime\n"
+        "import aotlm_runtime.cli\n"
         "light = {'numpy', 'tokenizers', 'jinja2', 'archspec', 'msgspec'} & set(sys.modules)\n"
         f"text = ''.join(aotlm_runtime.load({str(bundle)!r}).generate('abc'))\n"
         "heavy = {'torch', 'transformers', 'mlir', 'aotlm', 'safetensors'} & set(sys.modules)\n"

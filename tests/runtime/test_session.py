@@ -21,7 +21,7 @@ def start(stub: bytes) -> Callable[..., Session]:
         compiled = CompiledModel(stub, abi)
         weights = np.full(4096, fake.WEIGHT, np.int8)
         session = Session(compiled, abi, weights, fake.VOCAB_SIZE, context, 3)
-        session._rewindable = rewindable
+        session.is_rewindable = rewindable
         return session
 
     return make

@@ -39,7 +39,7 @@ LOOPS = (
     "{% if loop.index > 3 %}{% break %}{% endif %}{% endfor %}"
 )
 MESSAGES = [
-    {"role": "user", "content": "  <b>Grüße</b> & 'quotes' 🙂 <|end|> "},
+    {"role": "user", "content": "  <b>Grüße</b> & 'quotes' 🙂 "},
     {"role": "assistant", "content": "<think>hm\n</think>\n\nYes."},
     {"role": "user", "content": "日本語?\n"},
 ]

@@ -220,7 +220,8 @@ def test_a_bundle_answers_from_its_own_small_image(
         )  # fmt: skip
         assert answer.returncode == 0, answer.stderr
         model = aotlm_runtime.load(bundle)
-        assert answer.stdout == "".join(model.generate("Hello", raw=True, max_tokens=8)) + "\n"
+        options = aotlm_runtime.Options(max_tokens=8)
+        assert answer.stdout == "".join(model.generate("Hello", options, raw=True)) + "\n"
     finally:
         engine.images.remove(name, force=True)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from aotlm.buildrecord import build_record, write_build_record
 from aotlm_runtime.manifest import Abi, Bytes, File, Model, ModelFile, abi_digest, encode
 
 VOCABULARY = 8
@@ -68,6 +69,7 @@ def write_import(out: Path, layout: str = "ab") -> ModelFile:
         files=[_file(imported, p) for p in ("tokenizer/tokenizer.json", "weights.safetensors")],
     )
     (imported / "model.json").write_bytes(encode(model))
+    write_build_record(build_record("import", ["by hand"]), imported)
     return model
 
 

@@ -1,5 +1,6 @@
 """Code generation: from four MLIR files to libraries, the header and a C program."""
 
+import re
 import shutil
 import subprocess
 import sysconfig
@@ -51,9 +52,11 @@ def _lower(tmp_path: Path, text: str, target: str = TARGET) -> Path:
     return lower_module("module", text, _lowering(tmp_path, target), lambda what: None)
 
 
-def test_the_shared_library_exports_four_names_and_nothing_else(compiled: Path) -> None:
+def test_the_shared_library_exports_its_interface_and_nothing_else(compiled: Path) -> None:
     exported = _nm(compiled / "libaotlm_model.so", "-D", "--defined-only")
-    assert sorted(exported) == sorted(EXPORTS)
+    patterns = "|".join(re.escape(name).replace(r"\*", "[a-z]+") for name in EXPORTS)
+    assert [name for name in exported if not re.fullmatch(patterns, name)] == []
+    assert len(exported) == len(EXPORTS) + 1  # two functions measure: x86-64-v3 has no dot
 
 
 def test_the_shared_library_needs_no_newer_glibc_than_its_floor(compiled: Path) -> None:
@@ -66,14 +69,14 @@ def test_the_shared_library_needs_no_newer_glibc_than_its_floor(compiled: Path) 
         assert tuple(map(int, name.removeprefix("GLIBC_").split("."))) <= floor
 
 
-def test_the_static_library_has_the_four_modules_the_pool_and_the_digest(compiled: Path) -> None:
+def test_the_static_library_has_every_module_the_pool_and_the_digest(compiled: Path) -> None:
     library = compiled / "libaotlm_model.a"
     listing = subprocess.run(
         [tool_path("llvm-ar"), "tv", library], capture_output=True, text=True, check=True
     ).stdout.splitlines()
     assert [line.split()[-1] for line in listing] == [
         *("forward_prefill.o", "subgraph0_prefill.o", "forward_decode.o", "subgraph0_decode.o"),
-        *("threads.o", "abi.o"),
+        *("measure.o", "threads.o", "abi.o"),
     ]
     assert all(line.startswith("rw-r--r-- 0/0") and "1970" in line for line in listing)
 
@@ -152,7 +155,7 @@ def test_another_folder_and_another_run_give_the_same_bytes(
     compile_import(out, TARGET)
     again = out / "lib" / TARGET
     names = sorted(p.relative_to(again) for p in again.rglob("*") if p.is_file())
-    assert len(names) == 4
+    assert len(names) == 5
     for name in names:
         assert (again / name).read_bytes() == (compiled / name).read_bytes(), name
 
@@ -171,7 +174,7 @@ def test_dump_after_all_writes_every_step_and_after_one_only_that(tmp_path: Path
     dump = tmp_path / "dump" / TARGET
     names = {path.name for path in dump.iterdir()}
     assert "subgraph0_decode.04-convert-scf-to-openmp.mlir" in names
-    assert len(names) == 4
+    assert len(names) == 5
     text = (dump / "subgraph0_decode.04-convert-scf-to-openmp.mlir").read_text()
     assert "omp.parallel" in text
     compile_import(tmp_path, TARGET, dump_after="all")

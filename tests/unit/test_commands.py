@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from aotlm.commands import flag_words
+from aotlm_runtime.arguments import RUN
+
 ROOT = Path(__file__).parents[2]
 FLAGS = {
     "toolchain": ("--engine", "--base-image"),
@@ -13,12 +16,17 @@ FLAGS = {
     "import": ("--model", "--revision", "--dtype", "--out", "--force", "--dump-after", "--engine"),
     "compile": ("--dir", "--target", "--dump-after", "--list-passes", "--engine"),
     "package": ("--dir", "--out", "--compress", "--engine"),
-    "run": ("--bundle", "--prompt", "--max-tokens", "--raw", "--threads", "--[no-]stats"),
+    "run": ("--bundle", "--prompt", "--max-tokens", "--raw", "--threads", "--[no-]stats", "--stop"),
+    "repro": ("--model", "--revision", "--dtype", "--target", "--out"),
+    "compare": ("--first", "--second"),
+    "rebuild": ("--provenance", "--model", "--out"),
+    "sign": ("--bundle", "--key", "--sigstore"),
+    "verify": ("--bundle", "--key", "--identity", "--identity-provider"),
     "check": ("--dir", "--model"),
-    "demo": ("--prompt", "--dtype"),
-    "lock": (),
+    "demo": ("--prompt", "--dtype", "--temperature"),
     "test": (),
     "lint": (),
+    "lock": (),
 }
 
 
@@ -75,3 +83,11 @@ def test_a_dash_is_taken_as_the_prompt() -> None:
     done = _inv("run", "--bundle", "no-such-bundle", "--prompt", "-")
     assert done.returncode == 1
     assert "no-such-bundle" in done.stderr
+
+
+def test_flags_reach_the_runtime_as_it_has_them() -> None:
+    flags: dict[str, object] = {flag.name.replace("-", "_"): None for flag in RUN}
+    flags |= {"raw": True, "json": False, "stats": False, "stop": ["a", "-b"], "prompt": "-"}
+    words = flag_words(RUN, flags)
+    assert words == ["--prompt=-", "--raw", "--stop=a", "--stop=-b", "--no-stats"]
+    assert flag_words(RUN, {**flags, "raw": False, "stats": True, "stop": []}) == ["--prompt=-"]

@@ -11,7 +11,7 @@ COMPILER = ROOT / "src" / "aotlm"
 RUNTIME = ROOT / "runtime" / "aotlm_runtime"
 
 # What everybody may import. graph and weights are data that several stages speak of.
-LEAVES = ("errors", "outputs", "progress", "targets", "graph", "weights")
+LEAVES = ("errors", "outputs", "progress", "targets", "graph", "weights", "buildrecord")
 # Stage -> the stages, besides the leaves, that it may import.
 LINE: dict[str, tuple[str, ...]] = {
     "capture": (),
@@ -27,13 +27,14 @@ LINE: dict[str, tuple[str, ...]] = {
 LEAF_IMPORTS: dict[str, tuple[str, ...]] = {
     "errors": (),
     "progress": (),
+    "buildrecord": ("errors",),
     "outputs": ("errors",),
     "targets": ("errors",),
     "weights": ("errors", "outputs", "progress"),
     "graph": ("errors", "weights"),
 }
 # What strings the stages together, and may see all of them.
-FACADES = ("__init__", "compiler", "check", "commands", "demo", "stages")
+FACADES = ("__init__", "compiler", "check", "commands", "demo", "repro", "stages")
 # Package -> the only parts that may import it.
 PLACES: dict[str, tuple[str, ...]] = {
     "torch": ("capture", "check"),

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from aotlm.buildrecord import BuildRecord, build_record, read_build_record
+from aotlm.bundle import provenance
 from aotlm.bundle.archive import write_archive
 from aotlm.codegen.compile import read_model_file
 from aotlm.errors import AotlmError
@@ -42,6 +44,7 @@ def package(
             _place(source, made / path)
         files = _describe_files(made, progress)
         _check_against_import(files, model, out_dir)
+        files = _with_provenance(made, files, model, libraries, _records(out_dir, libraries))
         manifest = Manifest(
             model=model.model,
             abi=model.abi,
@@ -92,6 +95,31 @@ def _check_digest(path: Path, digest: str) -> None:
             f"{path} was compiled for another import than the present one (ABI {digest[:12]}); "
             "run inv compile again"
         )
+
+
+def _records(out_dir: Path, libraries: list[Library]) -> list[BuildRecord]:
+    """What the stages before left, and this one's own record, in their order."""
+    compiled = [
+        read_build_record(out_dir / "lib" / library.target, "inv compile") for library in libraries
+    ]
+    imported = read_build_record(out_dir / "import", "inv import --force")
+    return [imported, *compiled, build_record("package", ())]
+
+
+def _with_provenance(
+    made: Path,
+    files: list[File],
+    model: ModelFile,
+    libraries: list[Library],
+    records: list[BuildRecord],
+) -> list[File]:
+    """Write the provenance of `files`, and return them and it for the manifest."""
+    targets = [library.target for library in libraries]
+    path = made / provenance.NAME
+    path.write_bytes(encode(provenance.describe_build(model, records, targets, files)))
+    size, digest = _measure(path)
+    own = File(path=provenance.NAME, size_bytes=size, sha256=digest)
+    return sorted([*files, own], key=lambda file: file.path)
 
 
 def _members(out_dir: Path, model: ModelFile, libraries: list[Library]) -> list[tuple[Path, str]]:

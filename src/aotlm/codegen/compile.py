@@ -5,9 +5,16 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from aotlm.buildrecord import build_record, write_build_record
 from aotlm.codegen import link
 from aotlm.codegen.header import HEADER_NAME, model_header
-from aotlm.codegen.lower import Lowering, check_dump_after, check_symbols, lower_module
+from aotlm.codegen.lower import (
+    Lowering,
+    check_dump_after,
+    check_symbols,
+    lower_module,
+    target_steps,
+)
 from aotlm.errors import AotlmError
 from aotlm.outputs import new_folder
 from aotlm.progress import Progress, silent
@@ -20,7 +27,7 @@ MODULES = ("forward_prefill", "subgraph0_prefill", "forward_decode", "subgraph0_
 THREADS_SOURCE = Path(__file__).with_name("threads.c")
 
 _TOOLS_PER_MODULE = 4
-_STEPS = 1 + _TOOLS_PER_MODULE * len(MODULES) + 3
+_STEPS = 1 + _TOOLS_PER_MODULE * (len(MODULES) + 1) + 3
 
 
 def compile_import(
@@ -58,6 +65,8 @@ def compile_import(
         _build(out_dir / "import", model, how, made, progress)
         library = _describe(target)
         (made / "library.json").write_bytes(manifest.encode(library))
+        steps = (*target_steps(target), *link.link_steps())
+        write_build_record(build_record(f"compile {target.name}", steps), made)
     return library
 
 
@@ -88,7 +97,7 @@ def _build(
     done("kernels")
     # Two at a time: each tool is one process of some hundred MB at most.
     with ThreadPoolExecutor(max_workers=2) as workers:
-        jobs = [workers.submit(lower_module, name, texts[name], how, done) for name in MODULES]
+        jobs = [workers.submit(lower_module, name, text, how, done) for name, text in texts.items()]
         objects = [job.result() for job in jobs]
     objects += _c_objects(model, how)
     check_symbols(objects, how.failed)
@@ -103,7 +112,8 @@ def _build(
 
 
 def _fill_kernels(import_dir: Path, target: Target) -> dict[str, str]:
-    from aotlm.kernels import fill_kernels  # the MLIR bindings take long to load
+    # the MLIR bindings take long to load
+    from aotlm.kernels import fill_kernels, measure_module
 
     texts = {}
     for name in MODULES:
@@ -111,7 +121,7 @@ def _fill_kernels(import_dir: Path, target: Target) -> dict[str, str]:
         if not path.is_file():
             raise AotlmError(f"{path} is missing; run inv import --force again")
         texts[name] = fill_kernels(path, target)
-    return texts
+    return {**texts, "measure": measure_module(target)}
 
 
 def _c_objects(model: ModelFile, how: Lowering) -> list[Path]:

@@ -12,7 +12,9 @@ LINK_TARGET = "x86_64-linux-gnu.2.28"
 EXPORTS = (
     "_mlir_ciface_forward_decode",
     "_mlir_ciface_forward_prefill",
+    "_mlir_ciface_measure_*",  # those that the CPU has
     "aotlm_abi_digest",
+    "aotlm_set_profile",
     "aotlm_set_threads",
 )
 STATIC_NAME = "libaotlm_model.a"
@@ -23,13 +25,25 @@ _COMPILE = ("-std=c11", "-O2", "-g0", "-fPIC", "-fno-ident", "-ffunction-section
 _LINK = (
     "-shared",
     "-O2",
-    "-s",
     "-Wl,--build-id=none",
     "-Wl,--gc-sections",
     "-Wl,-z,defs",
     "-Wl,-z,nodelete",
     f"-Wl,-soname,{SHARED_NAME}",
 )
+_LIBRARIES = ("-lm", "-lpthread")
+# D: no times, users or modes.
+_ARCHIVE = "rcsD"
+
+
+def link_steps() -> tuple[str, ...]:
+    """Return the steps of this file with all their flags, without names of files."""
+    target = ("zig cc", "-target", LINK_TARGET)
+    return (
+        " ".join((*target, *_COMPILE)),
+        " ".join(("llvm-ar", _ARCHIVE)),
+        " ".join((*target, *_LINK, *_LIBRARIES)),
+    )
 
 
 def compile_c(sources: Sequence[Path], work: Path, failed: Path) -> list[Path]:
@@ -52,7 +66,7 @@ def compile_c(sources: Sequence[Path], work: Path, failed: Path) -> list[Path]:
 def link_static(objects: Sequence[Path], out: Path, failed: Path) -> Path:
     """Write the archive, its members in the given order with no times, users or paths."""
     library = out / STATIC_NAME
-    command = (str(tool_path("llvm-ar")), "rcsD", str(library), *map(str, objects))
+    command = (str(tool_path("llvm-ar")), _ARCHIVE, str(library), *map(str, objects))
     run_tool(Step(command, objects[0]), failed)
     return library
 
@@ -68,7 +82,7 @@ def link_shared(objects: Sequence[Path], out: Path, work: Path, failed: Path) ->
         *("-target", LINK_TARGET, *_LINK),
         f"-Wl,--version-script={script.name}",
         *(path.name for path in objects),
-        *("-lm", "-lpthread", "-o", str(library.absolute())),
+        *(*_LIBRARIES, "-o", str(library.absolute())),
     )
     run_tool(Step(command, Path(objects[0].name)), failed, env=_zig_env(work), cwd=work)
     library.chmod(0o755)

@@ -44,10 +44,20 @@ def step_names() -> tuple[str, ...]:
 
 
 def step_list() -> str:
-    """Return every step, one a line, as it is run."""
+    """Return every step, one a line, as it is run for any target."""
+    return "\n".join(_steps(()))
+
+
+def target_steps(target: Target) -> tuple[str, ...]:
+    """Return every step with all its flags, as it is run for one target."""
+    return _steps(_cpu_flags(target))
+
+
+def _steps(cpu_flags: tuple[str, ...]) -> tuple[str, ...]:
     passes = (f"mlir-opt: {entry}" for entry in pipelines.MLIR_TO_LLVM_DIALECT)
-    tools = ("mlir-translate", f"opt {' '.join(pipelines.OPT)}", f"llc {' '.join(pipelines.LLC)}")
-    return "\n".join((STAGES[0], *passes, *tools))
+    opt, llc = (*pipelines.OPT, *cpu_flags), (*pipelines.LLC, *cpu_flags)
+    tools = ("mlir-translate", f"opt {' '.join(opt)}", f"llc {' '.join(llc)}")
+    return (STAGES[0], *passes, *tools)
 
 
 def check_dump_after(step: str | None) -> None:

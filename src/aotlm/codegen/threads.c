@@ -17,6 +17,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #define WEAK __attribute__((weak))
@@ -56,6 +57,18 @@ static atomic_int wanted_threads;  // 0: as many as there are CPUs
 static atomic_int cpus = 1;        // that this process may use
 static atomic_int crowded;         // the team is larger than the number of CPUs
 static int started = 1;            // threads that exist, the caller's own included
+
+// A profile: one entry for each region's body, in the order of their first run. The table ends
+// with the first entry without a body.
+typedef struct {
+  body_t body;
+  uint64_t calls;
+  uint64_t region_ns;  // on the thread that called: handing out, its own share, waiting
+  uint64_t own_ns;     // its own share alone
+} profile_t;
+
+static profile_t *_Atomic profile;
+static atomic_int profile_capacity;
 
 static _Thread_local int thread_id;
 static _Thread_local int team_size = 1;
@@ -231,19 +244,70 @@ WEAK int32_t __kmpc_global_thread_num(void *location) { return thread_id; }
 
 // Runs `body` once on each thread of a team. Who finds the pool in use by another thread of the
 // program, or is in a region already, runs it alone: the result is the same.
+static void run(body_t body, void *arguments) {
+  int threads = omp_get_max_threads();
+  if (threads == 1 || inside_region || pthread_mutex_trylock(&owner) != 0) {
+    run_alone(body, arguments);
+    return;
+  }
+  run_with_team(body, arguments, threads);
+  pthread_mutex_unlock(&owner);
+}
+
+static uint64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+// Returns the body's entry of the profile, or NULL where there is none.
+static profile_t *profile_of(body_t body) {
+  profile_t *entries = atomic_load_explicit(&profile, memory_order_relaxed);
+  if (entries == NULL) return NULL;
+  int capacity = atomic_load(&profile_capacity);
+  for (int i = 0; i < capacity; i++) {
+    if (entries[i].body == NULL) entries[i].body = body;
+    if (entries[i].body == body) return &entries[i];
+  }
+  return NULL;
+}
+
+typedef struct {
+  body_t body;
+  void *arguments;
+  profile_t *entry;
+} timed_t;
+
+static void run_timed(int32_t *thread, int32_t *bound_thread, void *argument) {
+  timed_t *timed = argument;
+  uint64_t start = now_ns();
+  timed->body(thread, bound_thread, timed->arguments);
+  if (thread_id == 0) timed->entry->own_ns += now_ns() - start;
+}
+
+// From now on each region adds to `entries`, a zeroed table of the caller's; NULL ends that. Not to
+// be called while compiled code runs, and only one thread may call compiled code until it ends.
+void aotlm_set_profile(profile_t *entries, int32_t capacity) {
+  atomic_store(&profile_capacity, capacity);
+  atomic_store(&profile, entries);
+}
+
 WEAK void __kmpc_fork_call(void *location, int32_t count, void *body, ...) {
   va_list list;
   va_start(list, body);
   void *arguments = count > 0 ? va_arg(list, void *) : NULL;
   va_end(list);
   if (count > 1) __builtin_trap();  // MLIR passes one structure
-  int threads = omp_get_max_threads();
-  if (threads == 1 || inside_region || pthread_mutex_trylock(&owner) != 0) {
-    run_alone((body_t)body, arguments);
+  profile_t *entry = profile_of((body_t)body);
+  if (entry == NULL) {
+    run((body_t)body, arguments);
     return;
   }
-  run_with_team((body_t)body, arguments, threads);
-  pthread_mutex_unlock(&owner);
+  timed_t timed = {(body_t)body, arguments, entry};
+  uint64_t start = now_ns();
+  run(run_timed, &timed);
+  entry->region_ns += now_ns() - start;
+  entry->calls++;
 }
 
 WEAK void __kmpc_barrier(void *location, int32_t thread) {

@@ -113,6 +113,19 @@ def when(condition: ir.Value) -> Iterator[None]:
         scf.yield_([])
 
 
+def cut(first: ir.Value, end: ir.Value, sizes: Sequence[int]) -> Iterator[tuple[ir.Value, int]]:
+    """Build a loop for each size, largest first, over the rows that the sizes before have left.
+
+    Yields the loop's first row and its size, once for each size; the last size is 1.
+    """
+    for size in sizes:
+        count = arith.divui(arith.subi(end, first), index(size))
+        stop = arith.addi(first, arith.muli(count, index(size)))
+        with loop(first, stop, index(size)) as row:
+            yield row, size
+        first = stop
+
+
 class Carried:
     """An scf.for that carries values: set `.values` to the next ones before the block ends."""
 
@@ -171,6 +184,19 @@ def declare(
         op = func.FuncOp(name, (list(inputs), []), visibility="private")
         for key, value in (attributes or {}).items():
             op.attributes[key] = value
+
+
+def alloca(shape: list[int]) -> ir.Value:
+    """Return f32 memory on the stack, aligned to a cache line."""
+    return memref.AllocaOp(memref_type(shape, "f32"), [], [], alignment=64).result
+
+
+def internal_function(name: str, inputs: Sequence[ir.Type]) -> func.FuncOp:
+    """Create a function with an entry block that only its own module sees."""
+    op = func.FuncOp(name, (list(inputs), []), visibility="private")
+    op.attributes["llvm.linkage"] = ir.Attribute.parse("#llvm.linkage<internal>")
+    op.add_entry_block()
+    return op
 
 
 def tidy(module: ir.Module) -> str:

@@ -66,10 +66,10 @@ class Tile:
         self.group, self.rows = group, rows
         self.columns = COLUMNS[vector_bits]
         n = len(rows)
-        self.scores = _alloca([n, POSITION_BLOCK])
-        self.out = _alloca([n, facts.out_width])
-        self.maximum = _alloca([n])
-        self.total = _alloca([n])
+        self.scores = b.alloca([n, POSITION_BLOCK])
+        self.out = b.alloca([n, facts.out_width])
+        self.maximum = b.alloca([n])
+        self.total = b.alloca([n])
 
     def reset(self) -> None:
         """Start with nothing seen."""
@@ -192,23 +192,10 @@ def pieces(n: int, widest: int) -> list[tuple[int, int]]:
     return result
 
 
-def _alloca(shape: list[int]) -> ir.Value:
-    type_ = b.memref_type(shape, "f32")
-    return memref.AllocaOp(type_, [], [], alignment=64).result
-
-
 def _reduce(kind: str, x: ir.Value) -> ir.Value:
     """Return the sum or maximum of a vector's lanes, in order."""
     attr = ir.Attribute.parse(f"#vector.kind<{kind}>")
     return vector.ReductionOp(ir.F32Type.get(), attr, x).result
-
-
-def internal_function(name: str, inputs: list[ir.Type]) -> func.FuncOp:
-    """Create a function that only its own module sees, before the current operation."""
-    op = func.FuncOp(name, (inputs, []), visibility="private")
-    op.attributes["llvm.linkage"] = ir.Attribute.parse("#llvm.linkage<internal>")
-    op.add_entry_block()
-    return op
 
 
 def lowest_block(facts: Facts, position: ir.Value) -> ir.Value:
@@ -223,7 +210,7 @@ def lowest_block(facts: Facts, position: ir.Value) -> ir.Value:
 def _flash_tile(name: str, facts: Facts, types: list[ir.Type], n_rows: int, bits: int) -> str:
     """Build the function of one tile of n_rows tokens: (q, k, v, position, y, head, token)."""
     ix = ir.IndexType.get()
-    op = internal_function(f"{name}_rows{n_rows}", [*types, ix, ix])
+    op = b.internal_function(f"{name}_rows{n_rows}", [*types, ix, ix])
     with ir.InsertionPoint(op.entry_block):
         q, keys, values, position, y, head, token = op.arguments
         tokens = [arith.addi(token, b.index(i)) if i else token for i in range(n_rows)]
@@ -255,7 +242,7 @@ def emit_flash(name: str, described: dict[str, Any], arguments: list[ir.Value],
     ix = ir.IndexType.get()
     with before:
         tiles = {n: _flash_tile(name, facts, types, n, target.vector_bits) for n in sizes}
-        share = internal_function(f"{name}_share", [*types, ix, ix])
+        share = b.internal_function(f"{name}_share", [*types, ix, ix])
         with ir.InsertionPoint(share.entry_block):
             *shared, head, number = share.arguments
             n_tokens = memref.dim(shared[0], b.index(1))

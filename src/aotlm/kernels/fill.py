@@ -15,7 +15,7 @@ from aotlm.kernels.linear import emit_linear
 from aotlm.targets import Target
 
 ATTRIBUTE = "aotlm.kernel"
-ATTENTION = {"flash": emit_flash, "grouped": emit_grouped}
+KERNELS = {"linear": emit_linear, "flash": emit_flash, "grouped": emit_grouped}
 
 
 def _value(attribute: ir.Attribute) -> Any:
@@ -38,12 +38,10 @@ def _fill(op: func.FuncOp, target: Target) -> None:
     before = ir.InsertionPoint(op)
     with ir.InsertionPoint(block):
         arguments = list(block.arguments)
-        if facts["op"] == "linear":
-            emit_linear(facts, arguments, target)
-        elif facts["op"] == "attention":
-            ATTENTION[facts["kernel"]](name, facts, arguments, target, before)
-        else:
-            raise AotlmError(f"there is no kernel for {facts['op']}; import again")
+        kernel = facts.get("kernel", facts["op"])
+        if kernel not in KERNELS:
+            raise AotlmError(f"there is no kernel {kernel}; import again")
+        KERNELS[kernel](name, facts, arguments, target, before)
         func.ReturnOp([])
 
 

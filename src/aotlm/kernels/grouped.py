@@ -20,7 +20,6 @@ from aotlm.kernels.attention import (
     Facts,
     Tile,
     TileRow,
-    internal_function,
     lowest_block,
     pieces,
     read_facts,
@@ -42,7 +41,7 @@ def _block_count(position: ir.Value) -> ir.Value:
 def _block_function(name: str, facts: Facts, types: list[ir.Type], bits: int) -> None:
     """Build the function of one unit: (…kernel arguments, group, block)."""
     ix = ir.IndexType.get()
-    op = internal_function(f"{name}_block", [*types, ix, ix])
+    op = b.internal_function(f"{name}_block", [*types, ix, ix])
     with ir.InsertionPoint(op.entry_block):
         q, keys, values, position, _, scratch, group, block = op.arguments
         partials = _partials(facts, scratch, _block_count(position))
@@ -80,7 +79,7 @@ def _leave(
 
 def _combine_function(name: str, facts: Facts, types: list[ir.Type], columns: int) -> None:
     """Build the function that combines one head's blocks: (…kernel arguments, head)."""
-    op = internal_function(f"{name}_combine", [*types, ir.IndexType.get()])
+    op = b.internal_function(f"{name}_combine", [*types, ir.IndexType.get()])
     with ir.InsertionPoint(op.entry_block):
         _, _, _, position, y, scratch, head = op.arguments
         n_blocks = _block_count(position)

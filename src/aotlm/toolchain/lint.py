@@ -2,14 +2,20 @@
 
 import subprocess
 import sys
+from itertools import chain
+from pathlib import Path
 
 from aotlm.toolchain.pin_lint import version_problems
 from aotlm.toolchain.pins import DOCKER_DIR
 
+WORKFLOWS = ".github/workflows"
+# Programs of the environment that this runs in.
 CHECKS = (
     ("ruff", "check", "."),
     ("ruff", "format", "--check", "."),
     ("mypy",),
+    ("check-jsonschema", "--builtin-schema=vendor.github-workflows", f"{WORKFLOWS}/*.yml"),
+    ("zizmor", "--offline", "--no-progress", "--quiet", WORKFLOWS),
 )
 
 
@@ -21,6 +27,14 @@ def lint() -> int:
         failed = 1
     for check in CHECKS:
         print(f"lint: {' '.join(check)}", flush=True)
-        done = subprocess.run((sys.executable, "-m", *check), cwd=DOCKER_DIR.parent)
+        done = subprocess.run(_command(check), cwd=DOCKER_DIR.parent)
         failed = failed or int(done.returncode != 0)
     return failed
+
+
+def _command(check: tuple[str, ...]) -> list[str]:
+    """The program's path, and its words with patterns of files resolved."""
+    program, *words = check
+    found = [sorted(map(str, DOCKER_DIR.parent.glob(word))) if "*" in word else [word]
+             for word in words]  # fmt: skip
+    return [str(Path(sys.executable).with_name(program)), *chain.from_iterable(found)]

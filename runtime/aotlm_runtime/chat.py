@@ -1,0 +1,140 @@
+"""Messages to and fro, cut to what fits the context, and kept in files."""
+
+import os
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from aotlm_runtime.errors import ChatFileInvalid
+from aotlm_runtime.pieces import DEFAULT, Options, Piece
+
+if TYPE_CHECKING:
+    from aotlm_runtime.model import Model
+
+# Tokens that an answer without a limit finds room for, if the context is not short.
+_ROOM_TOKENS = 256
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What someone said; `reasoning_content` is what a model thought before."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+    reasoning_content: str | None = None
+
+
+class Chat:
+    """A conversation. Turns share the cache, so only what is new is prefilled.
+
+    `messages` are all of it. The latest answer did not see the first `n_left_out` of them, because
+    they did not fit the context.
+    """
+
+    def __init__(self, model: "Model", system: str | None = None) -> None:
+        self.system = system
+        self.messages: list[Message] = []
+        self.n_left_out = 0
+        self._model = model
+
+    def send(self, text: str, options: Options = DEFAULT) -> Generator[Piece, None, None]:
+        """Yield the answer to `text`; history keeps both, also if the caller stops early.
+
+        Raises:
+            ContextExceeded: `text` alone does not fit; the history is left as it was.
+        """
+        asked = [*self.messages, Message(role="user", content=text)]
+        n_left_out, ids = self._fit(asked, options)
+        content = thinking = ""
+        is_started = False
+        try:
+            with closing(self._model.stream(ids, options)) as answer:
+                for piece in answer:
+                    is_started = True
+                    if piece.is_thinking:
+                        thinking += piece.text
+                    else:
+                        content += piece.text
+                    yield piece
+            is_started = True
+        finally:
+            if is_started:
+                said = Message(
+                    role="assistant", content=content, reasoning_content=thinking or None
+                )
+                self.messages = [*asked, said]
+                self.n_left_out = n_left_out
+
+    def reset(self) -> None:
+        """Forget the messages, but not the system's."""
+        self.messages = []
+        self.n_left_out = 0
+
+    def save(self, path: Path) -> None:
+        """Write the conversation to a file, as JSON.
+
+        Raises:
+            ChatFileInvalid: the file cannot be written.
+        """
+        made = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        data = msgspec.json.format(msgspec.json.encode(self._with_system(self.messages)), indent=2)
+        try:
+            try:
+                made.write_bytes(data + b"\n")
+                os.replace(made, path)
+            finally:
+                made.unlink(missing_ok=True)
+        except OSError as error:
+            raise ChatFileInvalid(
+                f"cannot save the chat to {path}: {error.strerror}; choose another file"
+            ) from error
+
+    def load(self, path: Path) -> None:
+        """Go on with the conversation in a file that `save` wrote.
+
+        Raises:
+            ChatFileInvalid: the file cannot be read, or holds something else.
+        """
+        try:
+            messages = msgspec.json.decode(path.read_bytes(), type=list[Message])
+        except OSError as error:
+            raise ChatFileInvalid(
+                f"cannot load a chat from {path}: {error.strerror}; choose a file that was saved"
+            ) from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ChatFileInvalid(
+                f"{path} holds no chat: {error}; choose a file that was saved"
+            ) from error
+        has_system = bool(messages) and messages[0].role == "system"
+        self.system = messages[0].content if has_system else None
+        self.messages = messages[1:] if has_system else messages
+        self.n_left_out = 0
+
+    def _with_system(self, messages: Sequence[Message]) -> list[Message]:
+        if self.system is None:
+            return list(messages)
+        return [Message(role="system", content=self.system), *messages]
+
+    def _fit(self, messages: Sequence[Message], options: Options) -> tuple[int, list[int]]:
+        """Return how many messages are left out, and the ids of the others.
+
+        Leaving out a turn shifts all later ones, which are then computed again; so once turns
+        must go, they go until half of the context is free.
+        """
+        n_left_out = self.n_left_out
+        ids = self._encode(messages[n_left_out:])
+        context = self._model.session.context
+        room = min(options.max_tokens or _ROOM_TOKENS, context // 4)
+        if len(ids) <= context - room:
+            return n_left_out, ids
+        for n, message in enumerate(messages):
+            if n > n_left_out and message.role == "user":
+                n_left_out, ids = n, self._encode(messages[n:])
+                if len(ids) <= context // 2:
+                    break
+        return n_left_out, ids
+
+    def _encode(self, messages: Sequence[Message]) -> list[int]:
+        return self._model.text.encode_chat(msgspec.to_builtins(self._with_system(messages)))

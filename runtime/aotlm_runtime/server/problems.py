@@ -1,0 +1,81 @@
+"""What can be wrong with a request, in the shape of OpenAI's errors."""
+
+from typing import Any
+
+from aotlm_runtime import errors
+
+# The request is at fault; every other error of the runtime is the server's.
+_BAD_REQUESTS = (
+    errors.ContextExceeded,
+    errors.OptionInvalid,
+    errors.PromptInvalid,
+    errors.TemplateFailed,
+    errors.TokenizerInvalid,
+)
+
+
+class Problem(Exception):
+    """An answer with an HTTP status of 400 or more; `param` is the field at fault."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers or {}
+        self._error = {"message": message, "type": kind, "param": param, "code": code}
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """What is sent as JSON."""
+        return {"error": self._error}
+
+
+def problem_of(error: Exception) -> Problem:
+    """Return what a request is told of an error."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, errors.TemplateFailed) and error.__cause__ is not None:
+        return Problem(
+            400,
+            f"the model's chat template refuses the messages: {error.__cause__}; change them, "
+            "or continue plain text with /v1/completions",
+            param="messages",
+        )
+    if isinstance(error, errors.ContextExceeded):
+        return Problem(400, str(error), code="context_length_exceeded")
+    if isinstance(error, _BAD_REQUESTS):
+        return Problem(400, str(error))
+    if isinstance(error, errors.AotlmRuntimeError):
+        return Problem(500, str(error), kind="server_error")
+    return Problem(
+        500,
+        f"the server failed unexpectedly with {type(error).__name__}; see what it printed",
+        kind="server_error",
+    )
+
+
+def too_many(n_waiting: int, retry_seconds: int) -> Problem:
+    """The queue is full."""
+    return Problem(
+        429,
+        f"{n_waiting} requests are waiting, which is the most that this server keeps; "
+        f"try again in {retry_seconds} s",
+        kind="rate_limit_error",
+        code="rate_limit_exceeded",
+        headers={"Retry-After": str(retry_seconds)},
+    )
+
+
+def stopping() -> Problem:
+    """The server ends before the answer does."""
+    return Problem(
+        503, "the server is stopping; send the request again to a new one", kind="server_error"
+    )

@@ -1,0 +1,74 @@
+"""Runs the application on a socket until a signal comes."""
+
+import argparse
+import asyncio
+import signal
+import socket
+import sys
+from types import FrameType
+
+import uvicorn
+
+from aotlm_runtime.model import Model
+from aotlm_runtime.sampling import Sampling
+from aotlm_runtime.server.app import make_app
+from aotlm_runtime.server.command import is_open
+from aotlm_runtime.server.engine import Engine
+from aotlm_runtime.server.memory import default_sessions
+from aotlm_runtime.server.metrics import Metrics
+
+_QUEUE = 64  # requests that may wait
+_END_SECONDS = 5  # for answers to be told that the server stops
+
+
+def run(
+    model: Model,
+    listener: socket.socket,
+    arguments: argparse.Namespace,
+    defaults: Sampling,
+    api_key: str | None,
+) -> None:
+    """Serve a model until SIGINT or SIGTERM; `defaults` hold where a request says nothing."""
+    metrics = Metrics()
+    n_sessions = arguments.sessions or default_sessions(model.session)
+    n_waiting = _QUEUE if arguments.queue is None else arguments.queue
+    engine = Engine(model, n_sessions, n_waiting, metrics)
+    name = arguments.name or model.manifest.model.source
+    app = make_app(engine, metrics, name, api_key, defaults)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        ws="none",
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=_END_SECONDS,
+    )
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    print(
+        f"serving {name} at http://{shown}:{port} ({n_sessions} sessions of "
+        f"{model.session.context} tokens, {model.session.threads} threads); Ctrl-C ends it",
+        file=sys.stderr,
+    )
+    if is_open(host) and api_key is None:
+        print("note: whoever reaches this address can use it; see --api-key", file=sys.stderr)
+    sys.stderr.flush()
+    asyncio.run(_Server(config, engine).serve(sockets=[listener]))
+
+
+class _Server(uvicorn.Server):
+    """Stops answers with the first signal, so that the end does not wait for them."""
+
+    def __init__(self, config: uvicorn.Config, engine: Engine) -> None:
+        super().__init__(config)
+        self._engine = engine
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
+        self._loop.call_soon_threadsafe(self._engine.stop)

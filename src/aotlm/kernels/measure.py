@@ -1,0 +1,112 @@
+"""What this machine's memory and arithmetic can do at most, as functions of the compiled library.
+
+They run on the library's own thread pool, so a speed of the model and the limit that it is compared
+with come from the same threads, in the same process:
+
+    measure_read(buffer memref<?xi8>, ranges memref<?x2xi64>, sums memref<?xi64>)
+    measure_fma(turns memref<?xi64>, sums memref<?xf32>)
+    measure_dot(turns memref<?xi64>, sums memref<?xf32>)        where the CPU has vdpbf16ps
+
+A read takes ranges of (offset, size), both in bytes and multiples of READ_BYTES; threads share out
+whole ranges, and the sum of each one's 64-bit words keeps the loads alive. The other two do
+`turns[i]` turns of the innermost loop of a linear, without memory, for each i in parallel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from mlir import ir
+from mlir.dialects import arith, func, memref, vector
+
+from aotlm.emit import build as b
+from aotlm.emit import mathlib
+from aotlm.kernels.linear import DOT_LANES, dot_product
+from aotlm.targets import Target
+
+CHAINS: Final = 12  # independent sums of the arithmetic loops: latency times issue rate, and more
+READ_BYTES: Final = 256  # that one turn of the read loop takes
+
+Body = Callable[[list[ir.Value]], None]
+
+
+def _read(arguments: list[ir.Value], lanes: int) -> None:
+    buffer, ranges, sums = arguments
+    type_ = b.vector_type(lanes, "i64")
+    chains = READ_BYTES // (8 * lanes)
+    zero, one = b.index(0), b.index(1)
+    with b.parallel([memref.dim(ranges, zero)]) as (i,):
+        offset, size = (
+            arith.index_cast(ir.IndexType.get(), memref.load(ranges, [i, column]))
+            for column in (zero, one)
+        )
+        words = b.view(buffer, "i64", offset, [None], [arith.divui(size, b.index(8))])
+        n_words = memref.dim(words, zero)
+        with b.carry(zero, n_words, b.index(chains * lanes), [b.like(0, type_)] * chains) as c:
+            c.values = [
+                arith.addi(total, vector.LoadOp(type_, words, [_plus(c.i, k * lanes)]).result)
+                for k, total in enumerate(c.values)
+            ]
+        total = c.results[0]
+        for other in c.results[1:]:
+            total = arith.addi(total, other)
+        kind = ir.Attribute.parse("#vector.kind<add>")
+        memref.store(vector.ReductionOp(b.element_type("i64"), kind, total).result, sums, [i])
+
+
+def _plus(i: ir.Value, n: int) -> ir.Value:
+    return arith.addi(i, b.index(n)) if n else i
+
+
+def _turns(arguments: list[ir.Value], step: Callable[[ir.Value, ir.Value], ir.Value],
+           lanes: int) -> None:  # fmt: skip
+    """sums[i] = the sum of CHAINS vectors after turns[i] times v = step(v, x)."""
+    turns, sums = arguments
+    type_ = b.vector_type(lanes, "f32")
+    with b.parallel([memref.dim(turns, b.index(0))]) as (i,):
+        # What the loop works on comes from memory: nothing of it can be computed beforehand.
+        start = b.broadcast(memref.load(sums, [i]), lanes)
+        count = arith.index_cast(ir.IndexType.get(), memref.load(turns, [i]))
+        values = [arith.mulf(start, b.like(float(k + 1), type_)) for k in range(CHAINS)]
+        with b.carry(b.index(0), count, b.index(1), values) as c:
+            c.values = [step(value, start) for value in c.values]
+        total = c.results[0]
+        for other in c.results[1:]:
+            total = arith.addf(total, other)
+        kind = ir.Attribute.parse("#vector.kind<add>")
+        memref.store(vector.ReductionOp(b.element_type("f32"), kind, total).result, sums, [i])
+
+
+def _fma_step(value: ir.Value, x: ir.Value) -> ir.Value:
+    return mathlib.fma(value, x, x)
+
+
+def _dot_step(value: ir.Value, x: ir.Value) -> ir.Value:
+    pairs = vector.bitcast(b.vector_type(2 * DOT_LANES, "bf16"), x)
+    return dot_product(value, pairs, pairs)
+
+
+def measure_module(target: Target) -> str:
+    """Return the text of the module with the functions of a target."""
+    lanes = target.vector_bits // 32
+    bodies: dict[str, Body] = {
+        "measure_read": lambda arguments: _read(arguments, lanes // 2),
+        "measure_fma": lambda arguments: _turns(arguments, _fma_step, lanes),
+    }
+    if target.bf16_dot:
+        bodies["measure_dot"] = lambda arguments: _turns(arguments, _dot_step, DOT_LANES)
+    with ir.Context(), ir.Location.unknown():
+        module = ir.Module.create()
+        i64 = b.memref_type([None], "i64")
+        buffer, ranges = b.memref_type([None], "i8"), b.memref_type([None, 2], "i64")
+        with ir.InsertionPoint(module.body):
+            for name, body in bodies.items():
+                is_read = name == "measure_read"
+                inputs = [buffer, ranges, i64] if is_read else [i64, b.memref_type([None], "f32")]
+                op = func.FuncOp(name, (inputs, []))
+                op.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
+                with ir.InsertionPoint(op.add_entry_block()):
+                    body(list(op.arguments))
+                    func.ReturnOp([])
+        return b.tidy(module)

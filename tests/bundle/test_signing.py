@@ -1,0 +1,204 @@
+"""Signatures: one that is true, and every way in which one is not."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization as forms
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from aotlm.bundle.package import package
+from aotlm.bundle.signing import sign, verify
+from aotlm.codegen.compile import compile_import
+from aotlm.errors import AotlmError, UsageError
+from aotlm_runtime.bundle import MANIFEST, SIGNATURE, open_bundle
+from aotlm_runtime.errors import AotlmRuntimeError, FileChanged, FileUnlisted
+from tests.unit.handwritten import leave_kernels, write_import
+
+ROOT = Path(__file__).parents[2]
+ISSUER = "https://token.actions.githubusercontent.com"
+Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+
+
+def write_keys(folder: Path, key: Key, password: bytes | None = None) -> tuple[Path, Path]:
+    """Write a key pair as PEM: the private, then the public key's path."""
+    hidden = forms.BestAvailableEncryption(password) if password else forms.NoEncryption()
+    folder.mkdir()
+    private, public = folder / "private.pem", folder / "public.pem"
+    private.write_bytes(key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, hidden))
+    public.write_bytes(
+        key.public_key().public_bytes(forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo)
+    )
+    return private, public
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return write_keys(
+        tmp_path_factory.mktemp("keys") / "ours", ec.generate_private_key(ec.SECP256R1())
+    )
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("stages") / "counter-f32"
+    with pytest.MonkeyPatch.context() as patch:
+        leave_kernels(patch)
+        write_import(out)
+        compile_import(out, "x86-64-v3")
+    package(out)
+    return out
+
+
+@pytest.fixture(params=["folder", "tar", "tar.zst"])
+def bundle(request: pytest.FixtureRequest, stages: Path, tmp_path: Path) -> Path:
+    """An unsigned bundle in each of its forms."""
+    if request.param == "folder":
+        return Path(shutil.copytree(stages / "bundle", tmp_path / "b"))
+    return package(stages, tmp_path / f"b.{request.param}", request.param.endswith("zst"))
+
+
+@pytest.fixture
+def signed(stages: Path, tmp_path: Path, keys: tuple[Path, Path]) -> Path:
+    folder = Path(shutil.copytree(stages / "bundle", tmp_path / "signed"))
+    sign(folder, keys[0], sigstore=False)
+    return folder
+
+
+def _verify(bundle: Path, key: Path | None) -> str:
+    return verify(bundle, key, None, ISSUER)
+
+
+def test_a_signed_bundle_is_whole_and_verifies_in_every_form(
+    bundle: Path, keys: tuple[Path, Path]
+) -> None:
+    assert _verify(bundle, None) == f"{bundle} is whole (integrity only; it is not signed)"
+    before = sorted(path.name for path in bundle.parent.iterdir())
+    sign(bundle, keys[0], sigstore=False)
+    assert _verify(bundle, keys[1]) == f"{bundle} is whole and signed by the key {keys[1]}"
+    assert "integrity only; its signature was not checked" in _verify(bundle, None)
+    assert sorted(path.name for path in bundle.parent.iterdir()) == before
+    with open_bundle(bundle) as opened:
+        assert opened.is_signed
+        assert SIGNATURE not in {file.path for file in opened.manifest.files}
+    # and once more, over the old signature
+    sign(bundle, keys[0], sigstore=False)
+    _verify(bundle, keys[1])
+
+
+def test_the_librarys_own_program_verifies_it(signed: Path, keys: tuple[Path, Path]) -> None:
+    command = [sys.executable, "-m", "model_signing", "verify", "key", str(signed)]
+    command += ["--signature", str(signed / SIGNATURE), "--public_key", str(keys[1])]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_another_key_is_refused(bundle: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
+    sign(bundle, keys[0], sigstore=False)
+    _, other = write_keys(tmp_path / "others", ec.generate_private_key(ec.SECP384R1()))
+    with pytest.raises(AotlmError, match=r"is not signed by the key .*public\.pem; verify it"):
+        _verify(bundle, other)
+
+
+def test_a_missing_signature_is_refused(bundle: Path, keys: tuple[Path, Path]) -> None:
+    with pytest.raises(AotlmError, match=r"holds no signature \(model\.sig\); sign it with"):
+        _verify(bundle, keys[1])
+
+
+@pytest.mark.parametrize("key", [False, True])
+def test_an_edited_file_is_named(signed: Path, keys: tuple[Path, Path], key: bool) -> None:
+    weights = signed / "weights.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.unlink()
+    weights.write_bytes(data)
+    with pytest.raises(FileChanged, match=r"'weights.safetensors' in .* was edited or damaged"):
+        _verify(signed, keys[1] if key else None)
+    with pytest.raises(FileChanged):
+        sign(signed, keys[0], sigstore=False)
+
+
+def test_files_changed_together_with_the_manifest_are_found_by_the_signature(
+    signed: Path, keys: tuple[Path, Path]
+) -> None:
+    manifest = signed / MANIFEST
+    manifest.write_text(manifest.read_text().replace('"licence": null', '"licence": "mine"', 1))
+    assert "integrity only" in _verify(signed, None)
+    with pytest.raises(AotlmError, match=r"was changed after it was signed \(.*manifest\.json"):
+        _verify(signed, keys[1])
+
+
+def test_the_signature_is_the_only_file_that_may_be_unlisted(
+    signed: Path, keys: tuple[Path, Path]
+) -> None:
+    for name in ("model.sig.old", "lib/model.sig", ".gitignore"):
+        (signed / name).write_text("x")
+        with pytest.raises(FileUnlisted, match=f"'{name}', which its manifest does not list"):
+            _verify(signed, keys[1])
+        (signed / name).unlink()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "no json", '{"verificationMaterial": {}}'])
+def test_a_broken_signature_is_one_sentence(
+    signed: Path, keys: tuple[Path, Path], text: str
+) -> None:
+    (signed / SIGNATURE).write_text(text)
+    with pytest.raises(AotlmError, match="has a signature that is not valid for the key"):
+        _verify(signed, keys[1])
+
+
+def test_keys_that_cannot_be_used_are_one_sentence(
+    signed: Path, keys: tuple[Path, Path], tmp_path: Path
+) -> None:
+    before = (signed / SIGNATURE).read_bytes()
+    curve = ec.generate_private_key(ec.SECP256R1())
+    hidden, _ = write_keys(tmp_path / "hidden", curve, b"password")
+    private, public = write_keys(tmp_path / "rsa", rsa.generate_private_key(65537, 2048))
+    for key in (keys[1], hidden, private):
+        with pytest.raises(AotlmError, match=r"is no private key that can be used .*; name one"):
+            sign(signed, key, sigstore=False)
+    for key in (keys[0], public):
+        with pytest.raises(AotlmError, match=r"is no public key that can be used .*; name one"):
+            _verify(signed, key)
+    for wrong in (lambda key: sign(signed, key, sigstore=False), lambda key: _verify(signed, key)):
+        with pytest.raises(AotlmError, match=r"cannot read the key .*nowhere: No such file"):
+            wrong(tmp_path / "nowhere")
+    assert (signed / SIGNATURE).read_bytes() == before
+
+
+def test_who_signs_must_be_said(signed: Path, keys: tuple[Path, Path]) -> None:
+    with pytest.raises(UsageError, match="--key=FILE or --sigstore"):
+        sign(signed, None, sigstore=False)
+    with pytest.raises(UsageError, match="--key=FILE or --sigstore"):
+        sign(signed, keys[0], sigstore=True)
+    with pytest.raises(UsageError, match="not both"):
+        verify(signed, keys[1], "somebody", ISSUER)
+
+
+def test_without_an_identity_sigstore_is_one_sentence(
+    signed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith(("GITHUB_", "ACTIONS_"))]:
+        monkeypatch.delenv(name)
+    with pytest.raises(AotlmError, match="no identity is at hand; run this in a workflow"):
+        sign(signed, None, sigstore=True)
+
+
+def test_the_commands_exit_with_1_and_one_sentence(signed: Path, keys: tuple[Path, Path]) -> None:
+    (signed / SIGNATURE).unlink()
+    command = [sys.executable, "-m", "invoke", "verify", f"--bundle={signed}"]
+    done = subprocess.run([*command, f"--key={keys[1]}"], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"error: {signed} holds no signature")
+    assert done.stderr.count("\n") == 1
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "integrity only" in done.stdout
+
+
+def test_a_missing_bundle_is_one_sentence(tmp_path: Path, keys: tuple[Path, Path]) -> None:
+    with pytest.raises(AotlmRuntimeError, match="no bundle at"):
+        _verify(tmp_path / "nowhere", keys[1])

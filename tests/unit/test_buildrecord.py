@@ -1,0 +1,68 @@
+"""Where a build comes from: a checkout, what it is told, or nothing that is known."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from aotlm import buildrecord
+from aotlm.buildrecord import Origin, origin
+from aotlm.errors import AotlmError
+from aotlm_runtime.manifest import encode
+
+
+def _git(folder: Path, *words: str) -> str:
+    names = ("-c", "user.name=A", "-c", "user.email=a@example.invalid")
+    command = ("git", "-C", str(folder), *names, *words)
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = tmp_path / "a checkout"
+    for name in ("src/a.py", "docker/pins.toml", "docker/requirements.lock", "README.md"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+    _git(root, "init", "-q")
+    _git(root, "add", ".")
+    _git(root, "commit", "-q", "-m", "all")
+    monkeypatch.setattr(buildrecord, "ROOT", root)
+    monkeypatch.delenv("AOTLM_ORIGIN", raising=False)
+    return root
+
+
+def test_a_checkout_has_its_commit_and_is_dirty_where_a_bundle_could_change(checkout: Path) -> None:
+    clean = origin()
+    assert (clean.commit, clean.dirty) == (_git(checkout, "rev-parse", "HEAD"), False)
+    (checkout / "README.md").write_text("no part of a bundle")
+    assert origin() == clean
+    (checkout / "src" / "b.py").write_text("a new file")
+    assert origin().dirty
+    (checkout / "docker" / "pins.toml").write_text("other pins")
+    assert origin().pins_sha256 != clean.pins_sha256
+
+
+def test_outside_of_a_checkout_the_commit_is_unknown(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a folder of somebody else's checkout is not ours
+    monkeypatch.setattr(buildrecord, "ROOT", checkout / "src")
+    assert origin() == Origin(commit="unknown", dirty=None, pins_sha256="unknown")
+    monkeypatch.setattr(buildrecord, "ROOT", checkout)
+    shutil.rmtree(checkout / ".git")
+    assert (origin().commit, origin().dirty) == ("unknown", None)
+
+
+def test_without_git_the_commit_is_unknown(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(checkout))
+    assert origin().commit == "unknown"
+
+
+def test_a_container_is_told_its_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Origin(commit="a" * 40, dirty=True, pins_sha256="b" * 64)
+    monkeypatch.setenv("AOTLM_ORIGIN", encode(told).decode())
+    assert origin() == told
+    monkeypatch.setenv("AOTLM_ORIGIN", "main")
+    with pytest.raises(AotlmError, match="AOTLM_ORIGIN is 'main', which describes no checkout"):
+        origin()
