@@ -56,6 +56,10 @@ SERVING = (
     Flag("sessions", "count", "answers at a time; default: up to 8, as memory allows", "N"),
     Flag("queue", "count", "requests that may wait; default: 64", "N", least=0),
 )
+BENCH = (
+    Flag("json", "off", "print the figures as JSON"),
+    Flag("repeat", "count", "pairs of a decode step and its limit; default: 100", "N"),
+)
 DEBUG = (Flag("debug", "off", "print a traceback with an error"),)
 CHAT = (*ANSWER, *SAMPLING, *LOADING)
 RUN = (

@@ -60,6 +60,13 @@ COMMANDS = (
         ),
     ),
     Command(
+        "bench",
+        "measure speed and memory, beside what the machine can do",
+        commands.bench,
+        (*flags.BENCH, *flags.LOADING),
+        ("bench model.tar", "bench model.tar --repeat 10 --threads 1 --json"),
+    ),
+    Command(
         "inspect",
         "print what a bundle is, and verify it",
         commands.inspect,

@@ -106,6 +106,19 @@ def perplexity(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def bench(arguments: argparse.Namespace) -> int:
+    """Measure the bundle beside the machine's limits."""
+    from aotlm_runtime.bench.report import measure, to_json, to_markdown
+    from aotlm_runtime.bundle import open_bundle
+    from aotlm_runtime.console import note
+
+    with open_bundle(arguments.bundle) as bundle:
+        model = _load_opened(bundle, arguments)
+        report = measure(bundle, model, arguments.repeat or 100, note)
+    print(json.dumps(to_json(report), indent=2) if arguments.json else to_markdown(report))
+    return 0
+
+
 def _record(model: "Model", ids: list[int], options: "Options") -> dict[str, object]:
     """Return an answer and its figures, for JSON."""
     pieces = list(model.stream(ids, options))
@@ -154,12 +167,15 @@ def _decode(data: bytes, name: str) -> str:
 
 def _load(arguments: argparse.Namespace) -> "Model":
     from aotlm_runtime.bundle import open_bundle
+
+    with open_bundle(arguments.bundle) as bundle:
+        return _load_opened(bundle, arguments)
+
+
+def _load_opened(bundle: "Bundle", arguments: argparse.Namespace) -> "Model":
     from aotlm_runtime.model import load_opened
 
-    with (
-        open_bundle(arguments.bundle) as bundle,
-        _progress("loading", bundle.size_bytes, "B") as bar,
-    ):
+    with _progress("loading", bundle.size_bytes, "B") as bar:
         return load_opened(
             bundle,
             threads=arguments.threads,

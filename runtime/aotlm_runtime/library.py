@@ -60,6 +60,7 @@ class CompiledModel:
             raise LibraryInvalid(
                 f"the compiled library lacks a function: {error}; compile the model again"
             ) from error
+        self._loaded = loaded
         digest.restype = ctypes.c_char_p
         found = (digest() or b"").decode("ascii", "replace")
         if found != abi.digest:
@@ -76,6 +77,28 @@ class CompiledModel:
     def set_threads(self, n_threads: int) -> None:
         """Set the number of threads of all later calls, the caller's own included."""
         self._set_threads(n_threads)
+
+    def can_measure(self, name: str) -> bool:
+        """Say whether the library has `measure_<name>`; see `measure`."""
+        return hasattr(self._loaded, f"_mlir_ciface_measure_{name}")
+
+    def measure(self, name: str, *buffers: NDArray[Any]) -> None:
+        """Call a function that uses the machine as far as it goes, on the library's threads.
+
+        read: [bytes] i8, ranges [n, 2] i64 of (offset, size) in bytes, sums [n] i64. fma, and dot
+        where `can_measure` says so: turns [n] i64 of the inner loop, sums [n] f32 to start with.
+
+        Raises:
+            LibraryInvalid: the library has no such function.
+        """
+        if not self.can_measure(name):
+            raise LibraryInvalid(
+                f"the compiled library cannot measure {name}: it was made by an earlier version; "
+                "compile and package the model again"
+            )
+        function = self._loaded[f"_mlir_ciface_measure_{name}"]
+        function.restype = None
+        function(*(ctypes.byref(describe(buffer)) for buffer in buffers))
 
     def forward(self, entry: Entry, *buffers: NDArray[Any]) -> None:
         """Call an entry point with weights, tokens, positions, state, workspace and logits.

@@ -1,5 +1,6 @@
 """Memory from the kernel: files mapped read-only, and zeroed buffers that nobody has touched."""
 
+import contextlib
 import mmap
 from typing import Any
 
@@ -15,10 +16,13 @@ def map_file(fd: int, offset: int, size_bytes: int) -> NDArray[np.int8]:
     return np.frombuffer(mapped, np.int8)
 
 
-def zeros(size_bytes: int) -> NDArray[np.int8]:
+def zeros(size_bytes: int, advice: int = mmap.MADV_NORMAL) -> NDArray[np.int8]:
     """Return zeroed memory, aligned to a page, of which only touched pages become resident."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    return np.frombuffer(mmap.mmap(-1, max(size_bytes, 1), flags=flags), np.int8)[:size_bytes]
+    mapped = mmap.mmap(-1, max(size_bytes, 1), flags=flags)
+    with contextlib.suppress(OSError):  # a kernel may not know the advice; it stays advice
+        mapped.madvise(advice)
+    return np.frombuffer(mapped, np.int8)[:size_bytes]
 
 
 def clear(buffer: NDArray[Any]) -> None:

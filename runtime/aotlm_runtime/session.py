@@ -48,7 +48,7 @@ class Session:
         self.tokens: list[int] = []
         self.compiled = compiled
         self._abi = abi
-        self._weights = weights
+        self.weights = weights
         self._max_chunk = abi.max_chunk_tokens
         self.is_rewindable = all(tensor.rewindable for tensor in abi.state)
         length = -(-context // abi.position_block) * abi.position_block
@@ -114,6 +114,11 @@ class Session:
         """
         self.check_room([token])
         return self._call("decode", [token], n_rows=1).reshape(-1)
+
+    def pretend(self, n_tokens: int) -> None:
+        """Hold `n_tokens` tokens that were never computed, for measurements at that depth."""
+        self._state[...] = 0x2C  # a small number in every dtype of a cache
+        self.tokens = [0] * n_tokens
 
     def rewind(self, position: int) -> None:
         """Forget the tokens from `position` on; state that cannot be rewound is computed again.
@@ -199,7 +204,7 @@ class Session:
         logits = self._logits[:n_rows]
         self.compiled.forward(
             entry,
-            self._weights,
+            self.weights,
             np.array([ids], np.int64),
             np.array([self.position], np.int64),
             self._state,

@@ -1,0 +1,141 @@
+"""The measurements: each speed in short pairs with the limit that it is compared with.
+
+A machine's bandwidth and clock change within seconds, so nothing here is a best case: a figure is
+the median over pairs, a fraction the median of the pairs' ratios.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aotlm_runtime.bench.limits import Arithmetic, Limits
+from aotlm_runtime.bench.work import Work
+from aotlm_runtime.session import Session
+
+
+@dataclass(frozen=True)
+class Row:
+    """One speed. `fraction` is of its limit: reading the weights (decode) or arithmetic (prefill);
+    `low` and `high` hold the middle 80 % of the pairs."""
+
+    name: str
+    n_tokens: int
+    depth: int
+    tokens_per_second: float
+    seconds: float
+    limit: str
+    fraction: float
+    low: float
+    high: float
+    n_pairs: int
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Limits with one and with all threads: bytes and operations a second."""
+
+    n_threads: int
+    read_one: float
+    read_all: float
+    read_anonymous: float
+    arithmetic: str
+    flops_one: float
+    flops_all: float
+
+
+class Bench:
+    """Measures one session on one model."""
+
+    def __init__(
+        self, session: Session, weights: NDArray[np.int8], work: Work, limits: Limits, dtype: str
+    ) -> None:
+        self.session, self.weights, self.work, self.limits = session, weights, work, limits
+        is_dot = dtype == "bf16" and limits.has("dot")
+        self.arithmetic: Arithmetic = "dot" if is_dot else "fma"
+
+    def machine(self, set_threads: Callable[[int], None]) -> Machine:
+        """Measure the limits with one thread and with all."""
+        n = self.session.threads
+        found = {}
+        for n_threads in (1, n):
+            set_threads(n_threads)
+            reads = [self._read() for _ in range(5)]
+            flops = [self.limits.flops(self.arithmetic, n_threads) for _ in range(10)]
+            rate = self.work.step_bytes / statistics.median(reads)
+            found[n_threads] = (rate, statistics.median(flops))
+        return Machine(
+            n_threads=n,
+            read_one=found[1][0],
+            read_all=found[n][0],
+            read_anonymous=self.limits.anonymous_bytes_per_second(),
+            arithmetic=self.arithmetic,
+            flops_one=found[1][1],
+            flops_all=found[n][1],
+        )
+
+    def decode(self, depth: int, n_pairs: int) -> Row:
+        """Measure decode steps behind `depth` tokens, each beside a read of the same weights.
+
+        The limit also counts the cache that a step reads.
+        """
+        self.session.pretend(depth)
+        self.session.decode(0)
+        step = self.work.step_bytes
+        least = (step + depth * self.work.kv_bytes_per_position) / step
+
+        def pair() -> tuple[float, float]:
+            self.session.rewind(depth)
+            limit = least * self._read()
+            return limit, _seconds(lambda: self.session.decode(0))
+
+        pairs = [pair() for _ in range(n_pairs)]
+        return _row("decode", 1, depth, "read", pairs)
+
+    def prefill(self, n_tokens: int, n_pairs: int) -> Row:
+        """Measure prefills from an empty cache, each between two measurements of arithmetic."""
+        ids = [index % 1000 for index in range(n_tokens)]
+        flops = self.work.prefill_flops(n_tokens)
+
+        def pair() -> tuple[float, float]:
+            self.session.rewind(0)
+            before = self._flops()
+            seconds = _seconds(lambda: self.session.prefill(ids))
+            return flops / max(before, self._flops()), seconds
+
+        pair()
+        pairs = [pair() for _ in range(n_pairs)]
+        return _row("prefill", n_tokens, 0, self.arithmetic, pairs)
+
+    def _read(self) -> float:
+        return self.limits.read_seconds(self.weights, self.work.ranges)
+
+    def _flops(self) -> float:
+        return self.limits.flops(self.arithmetic, self.session.threads)
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def _row(name: str, n_tokens: int, depth: int, limit: str, pairs: list[tuple[float, float]]) -> Row:
+    ratios = [least / taken for least, taken in pairs]
+    seconds = statistics.median(taken for _, taken in pairs)
+    low, high = np.quantile(ratios, [0.1, 0.9])
+    return Row(
+        name=name,
+        n_tokens=n_tokens,
+        depth=depth,
+        tokens_per_second=n_tokens / seconds,
+        seconds=seconds,
+        limit=limit,
+        fraction=statistics.median(ratios),
+        low=float(low),
+        high=float(high),
+        n_pairs=len(pairs),
+    )

@@ -1,0 +1,129 @@
+"""All figures of one bundle on one machine: measured together, told as a table or as JSON."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from aotlm_runtime.bench.limits import Limits
+from aotlm_runtime.bench.measure import Bench, Machine, Row
+from aotlm_runtime.bench.process import Process, measure_process
+from aotlm_runtime.bench.work import read_work
+from aotlm_runtime.bundle import Bundle
+from aotlm_runtime.cpu import cpu_features
+from aotlm_runtime.library import CompiledModel, choose_library
+from aotlm_runtime.model import Model
+
+PREFILLS = (16, 32, 128, 512, 1000)
+DEPTHS = (0, 512)
+
+
+@dataclass(frozen=True)
+class Report:
+    """`verify_seconds` and `load_seconds` are of this process, before anything was measured."""
+
+    model: str
+    dtype: str
+    target: str
+    size_bytes: int
+    step_bytes: int
+    verify_seconds: float
+    load_seconds: float
+    machine: Machine
+    process: Process
+    rows: list[Row]
+
+
+def open_bench(bundle: Bundle, model: Model) -> Bench:
+    """Return the bench of a loaded model; the bundle must still be open."""
+    compiled = model.session.compiled
+    assert isinstance(compiled, CompiledModel)
+    work = read_work(bundle)
+    return Bench(
+        model.session, model.session.weights, work, Limits(compiled), model.manifest.model.dtype
+    )
+
+
+def measure(bundle: Bundle, model: Model, n_pairs: int, tell: Callable[[str], object]) -> Report:
+    """Measure everything. Lengths and depths that do not fit the context are left out."""
+    bench = open_bench(bundle, model)
+    session, facts = model.session, bundle.manifest.model
+    tell("the machine")
+    machine = bench.machine(session.compiled.set_threads)
+    found = []
+    for what in _plan(bench, session.context, n_pairs):
+        row = what()
+        tell(line(row))
+        found.append(row)
+    return Report(
+        model=facts.source,
+        dtype=facts.dtype,
+        target=choose_library(bundle.manifest.libraries, cpu_features()).target,
+        size_bytes=bundle.size_bytes,
+        step_bytes=bench.work.step_bytes,
+        verify_seconds=model.times.verify_seconds,
+        load_seconds=model.times.load_seconds,
+        machine=machine,
+        process=measure_process(bundle.name, session.threads),
+        rows=found,
+    )
+
+
+def _plan(bench: Bench, context: int, n_pairs: int) -> Iterator[Callable[[], Row]]:
+    """Decode first, then prefill, which takes a tenth of the pairs, at least 3."""
+    depths = [depth for depth in (*DEPTHS, context - 1) if depth < context]
+    for depth in sorted(set(depths)):
+        yield lambda depth=depth: bench.decode(depth, n_pairs)  # type: ignore[misc]
+    for n_tokens in PREFILLS:
+        if n_tokens <= context:
+            yield lambda n=n_tokens: bench.prefill(n, max(3, n_pairs // 10))  # type: ignore[misc]
+
+
+def line(row: Row) -> str:
+    """Return one row in words."""
+    where = f"at depth {row.depth}" if row.name == "decode" else f"of {row.n_tokens} tokens"
+    return f"{row.name} {where}: {row.tokens_per_second:.1f} tok/s, {row.fraction:.2f} of its limit"
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """Return the report as plain data."""
+    return asdict(report)
+
+
+def to_markdown(report: Report) -> str:
+    """Return the report as tables."""
+    machine, process = report.machine, report.process
+    unit = "bf16 dot products" if machine.arithmetic == "dot" else "f32 FMA"
+    lines = [
+        f"{report.model}, {report.dtype}, {report.target}, {machine.n_threads} threads",
+        "",
+        "| machine | 1 thread | all threads |",
+        "|---|---|---|",
+        _limits("read of the weights, GB/s", machine.read_one, machine.read_all),
+        _limits(f"{unit}, GFLOP/s", machine.flops_one, machine.flops_all),
+        f"| read of anonymous memory, GB/s | | {machine.read_anonymous / 1e9:.1f} |",
+        "",
+        "| what | tok/s | ms | of its limit (10–90 %) | pairs |",
+        "|---|---|---|---|---|",
+        *(_cells(row) for row in report.rows),
+        "",
+        "| process | |",
+        "|---|---|",
+        f"| bundle | {report.size_bytes / 1e6:.0f} MB, of which a step reads "
+        f"{report.step_bytes / 1e6:.0f} MB |",
+        f"| verify, load | {report.verify_seconds:.2f} s, {report.load_seconds:.2f} s |",
+        f"| first token from start | {process.first_token_seconds:.2f} s |",
+        f"| peak memory | {process.peak_bytes / 1e6:.0f} MB |",
+    ]
+    return "\n".join(lines)
+
+
+def _limits(what: str, one: float, all_threads: float) -> str:
+    return f"| {what} | {one / 1e9:.1f} | {all_threads / 1e9:.1f} |"
+
+
+def _cells(row: Row) -> str:
+    what = f"decode, depth {row.depth}" if row.name == "decode" else f"prefill {row.n_tokens}"
+    return (
+        f"| {what} | {row.tokens_per_second:.1f} | {row.seconds * 1e3:.1f} "
+        f"| {row.fraction:.2f} ({row.low:.2f}–{row.high:.2f}) of {row.limit} | {row.n_pairs} |"
+    )
