@@ -13,7 +13,10 @@ RUN python3 -m venv --without-pip /opt/aotlm \
     --require-hashes --no-cache-dir --disable-pip-version-check --root-user-action=ignore \
     --find-links=/context/wheels -r /context/requirements.txt
 
-# The same without the layer of the wheels. Copying some gigabytes of compiler takes the builder
-# minutes, and twice the disk: the toolchain keeps that layer, the runtime does not.
+# The same without the layer of the wheels, and without the tests that numpy brings. Copying some
+# gigabytes of compiler takes the builder minutes, and twice the disk: the toolchain keeps that
+# layer, the runtime does not.
+FROM whole AS bare
+RUN find /opt/aotlm/lib -type d -name tests -prune -exec rm -r {} +
 FROM base AS slim
-COPY --from=whole /opt/aotlm /opt/aotlm
+COPY --from=bare /opt/aotlm /opt/aotlm

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
+from aotlm.buildrecord import ORIGIN_VARIABLE, origin
 from aotlm.capture.demo import demo_gguf
 from aotlm.capture.source_hub import fetch_from_hub, is_hub_id
 from aotlm.demo import DEFAULT_MODEL, default_folder
@@ -51,10 +54,12 @@ def run_stage(name: str, words: Words, settings: Settings) -> int | None:
     else:
         _say(f"docker, {image.tags[0]}")
     words, view = _VIEWS[name](words)
+    # a container has no checkout to ask
+    env = {**view.env, ORIGIN_VARIABLE: msgspec.json.encode(origin()).decode()}
     with _folders(view.writable):
         arguments = [name, *_as_arguments(words)]
         return run_in_container(
-            client, image.tags[0], arguments, view.read_only, view.writable, view.env
+            client, image.tags[0], arguments, view.read_only, view.writable, env
         )
 
 

@@ -20,6 +20,7 @@ from aotlm import stages
 from aotlm.targets import resolve_target
 from aotlm.toolchain.engine import Settings
 from aotlm.toolchain.images import find_toolchain
+from aotlm_runtime.manifest import read_model_file
 from tests.toolchain.conftest import ROOT, inv
 from tests.unit.checkpoints import saved
 
@@ -109,6 +110,27 @@ def test_a_second_time_is_a_hit_in_seconds(toolchain: Image) -> None:
     done = inv("toolchain", "--engine=docker")
     assert time.monotonic() - start < 5
     assert done.stdout.startswith(f"{toolchain.tags[0]} is there already, ")
+
+
+def test_a_model_of_the_hub_is_read_from_this_machines_cache(work: Path, toolchain: Image) -> None:
+    commit, cache = "0123456789" * 4, work / "hub"
+    kept = cache / "models--owner--tiny"
+    (kept / "refs").mkdir(parents=True)
+    (kept / "refs" / "main").write_text(commit)
+    (kept / "blobs").mkdir()
+    (kept / "snapshots" / commit).mkdir(parents=True)
+    for path in sorted((work / "tiny").iterdir()):
+        shutil.copy(path, kept / "blobs" / path.name)
+        (kept / "snapshots" / commit / path.name).symlink_to(f"../../blobs/{path.name}")
+    words = ("import", "--engine=docker", "--dtype=f32", "--out=from hub")
+    offline = {"HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1"}
+    done = inv(*words, "--model=owner/tiny", cwd=work, **offline)
+    assert done.returncode == 0, done.stderr
+    model = read_model_file(work / "from hub" / "import" / "model.json").model
+    assert (model.source, model.revision) == ("owner/tiny", commit)
+    links = kept / "snapshots" / commit
+    done = inv(*words, f"--model={links}", "--force", cwd=work)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")

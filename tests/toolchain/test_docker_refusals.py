@@ -175,8 +175,10 @@ def test_an_interrupted_build_leaves_nothing(
     )
     dockerfile = tmp_path / "Dockerfile"
     dockerfile.write_text("ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nRUN sleep 300\n")
-    child = subprocess.Popen([sys.executable, "-c", script, dockerfile, base], stderr=-3)
     before = {container.id for container in engine.containers.list(all=True)}
+    child = subprocess.Popen(
+        [sys.executable, "-c", script, dockerfile, base], stderr=subprocess.DEVNULL
+    )
     while not {container.id for container in engine.containers.list()} - before:
         assert child.poll() is None
         time.sleep(0.1)

@@ -34,10 +34,9 @@ _NEVER_FETCHED = ("huggingface-hub",)
 _PATTERNS = (
     "tasks.py",
     "pyproject.toml",
-    "src/**/*.py",
-    "src/**/*.c",
+    "src/aotlm/**/*",
     "runtime/pyproject.toml",
-    "runtime/aotlm_runtime/**/*.py",
+    "runtime/aotlm_runtime/**/*",
     "docker/*",
 )
 
@@ -158,7 +157,8 @@ def runtime_entries() -> list[Locked]:
 
 def read_sources(root: Path = ROOT) -> Sources:
     """Return all that goes into the toolchain image besides its base and its wheels."""
-    found = {path for pattern in _PATTERNS for path in root.glob(pattern) if path.is_file()}
+    globbed = {path for pattern in _PATTERNS for path in root.glob(pattern)}
+    found = {path for path in globbed if path.is_file() and path.suffix != ".pyc"}
     return Sources({path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(found)})
 
 
