@@ -17,13 +17,16 @@ from mlir.dialects import arith, func, memref, scf, vector
 from aotlm.emit import build as b
 from aotlm.emit import mathlib
 from aotlm.kernels.store import Operands, Store, widen_pairs
+from aotlm.passes.plan_workspace import DTYPE_BYTES
 from aotlm.weights.weight import GATE_GROUP
 
 # 6 × 16 keeps 12 of 16 registers of 256 bits as accumulators. 16 is a gate's group, too.
 ROWS: Final = (6, 4, 2, 1)
 COLUMNS: Final = GATE_GROUP
 ROW_BLOCK: Final = 96  # rows of a unit of work; widening costs a 40th of the arithmetic then
-K_BLOCK: Final = 64  # widened weights: 4 KB of a core's L1
+K_BLOCK: Final = 128  # widened weights: 8 KB of a core's L1
+UNROLL: Final = 4  # a turn of k has 20 instructions, and each of a loop has 3 more
+LINE_BYTES: Final = 64
 
 
 class _Block(Operands):
@@ -94,23 +97,35 @@ class _Block(Operands):
         rows = [arith.addi(row, b.index(i)) if i else row for i in range(n_rows)]
         places = [[arith.subi(row, self.first), column] for row in rows]
         type_ = b.vector_type(COLUMNS, "f32")
-        start = [vector.LoadOp(type_, self.sums, place).result for place in places]
-        with b.carry(b.index(0), n_k, b.index(1), start) as c:
-            w = vector.LoadOp(type_, self.wide, [c.i, b.index(0)]).result
-            c.values = [
-                mathlib.fma(w, b.broadcast(self.element(row, k, c.i), COLUMNS), total)
-                for row, total in zip(rows, c.values, strict=True)
-            ]
-            self.prefetch(k, column, c.i)
+        sums = [vector.LoadOp(type_, self.sums, place).result for place in places]
+        whole = arith.muli(arith.divui(n_k, b.index(UNROLL)), b.index(UNROLL))
+        for begin, end, step in ((b.index(0), whole, UNROLL), (whole, n_k, 1)):
+            with b.carry(begin, end, b.index(step), sums) as c:
+                for turn in range(step):
+                    i = arith.addi(c.i, b.index(turn)) if turn else c.i
+                    c.values = self.step(rows, k, i, c.values)
+                if step == UNROLL:
+                    self.prefetch(k, column, c.i)
+            sums = c.results
         choice = scf.IfOp(is_last, has_else=True)
         with ir.InsertionPoint(choice.then_block):
             first = arith.addi(arith.muli(self.p, b.index(self.layout.panel)), column)
-            Store(self, rows, c.results, first, COLUMNS, half).emit()
+            Store(self, rows, sums, first, COLUMNS, half).emit()
             scf.yield_([])
         with ir.InsertionPoint(choice.else_block):
-            for total, place in zip(c.results, places, strict=True):
+            for total, place in zip(sums, places, strict=True):
                 vector.StoreOp(total, self.sums, place)
             scf.yield_([])
+
+    def step(
+        self, rows: list[ir.Value], k: ir.Value, i: ir.Value, sums: list[ir.Value]
+    ) -> list[ir.Value]:
+        """Add the products of column k + i of the rows."""
+        w = vector.LoadOp(b.vector_type(COLUMNS, "f32"), self.wide, [i, b.index(0)]).result
+        return [
+            mathlib.fma(w, b.broadcast(self.element(row, k, i), COLUMNS), total)
+            for row, total in zip(rows, sums, strict=True)
+        ]
 
     def prefetch(self, k: ir.Value, column: ir.Value, i: ir.Value) -> None:
         """Ask for weights of the next block: the turns of a tile cover as many as the tile takes.
@@ -119,8 +134,10 @@ class _Block(Operands):
         """
         ahead = arith.muli(arith.addi(k, b.index(K_BLOCK)), b.index(self.layout.panel))
         ahead = arith.addi(ahead, arith.muli(column, b.index(K_BLOCK)))
-        at = arith.addi(self.panel_start, arith.addi(ahead, arith.muli(i, b.index(COLUMNS))))
-        memref.PrefetchOp(self.flat, [at], False, 2, True)
+        start = arith.addi(self.panel_start, arith.addi(ahead, arith.muli(i, b.index(COLUMNS))))
+        for line in range(0, UNROLL * COLUMNS, LINE_BYTES // DTYPE_BYTES[self.facts["weight"]]):
+            at = arith.addi(start, b.index(line)) if line else start
+            memref.PrefetchOp(self.flat, [at], False, 2, True)
 
     def element(self, row: ir.Value, k: ir.Value, i: ir.Value) -> ir.Value:
         if self.rows is not None:
