@@ -122,6 +122,7 @@ def import_model(
     if folder.exists() and not force:
         raise AotlmError(f"{folder} exists already; use --force to replace it, or another --out")
     source = open_model(model, revision)
+    progress(0, 1, "capture of prefill and decode")
     captured = trace(source.config)
     dump = out / "dump" / "import" if dump_after else None
     files = lower(captured, dtype, dump, dump_after)

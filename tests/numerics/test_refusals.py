@@ -76,9 +76,11 @@ def test_chunked_attention_is_named() -> None:
     assert "chunked_overlay" in refusal(config)
 
 
-def test_attention_sinks_are_named() -> None:
+def test_attention_sinks_are_named_with_the_ops_that_are_missing() -> None:
     config = GptOssConfig(**SMALL, head_dim=8, num_local_experts=2, num_experts_per_tok=1)
-    assert "s_aux" in refusal(config)
+    message = refusal(config)
+    assert message.count("s_aux") == 1
+    assert re.search(r"aten\.topk\.default \(2×, first at modeling_gpt_oss.py:\d+\)", message)
 
 
 @pytest.mark.parametrize(

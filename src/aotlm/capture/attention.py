@@ -8,6 +8,8 @@ ignored is a model that compiles silently wrong.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -70,6 +72,23 @@ class UnsupportedAttention(AotlmError):
     """The model hands its attention an argument or a mask that the kernels do not know."""
 
 
+_refused: ContextVar[dict[str, None]] = ContextVar("refused")
+
+
+@contextmanager
+def refused() -> Iterator[dict[str, None]]:
+    """Yield what attention refuses in the block, a sentence each, in order.
+
+    The trace goes on after a refusal, so that one error can list what else is missing.
+    """
+    found: dict[str, None] = {}
+    token = _refused.set(found)
+    try:
+        yield found
+    finally:
+        _refused.reset(token)
+
+
 @torch.library.custom_op("aotlm::attention", mutates_args=())
 def attention(
     q: torch.Tensor,
@@ -103,6 +122,10 @@ def _(q: Any, k: Any, v: Any, layer: int, scale: float, window: Any, softcap: An
     return q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3])
 
 
+def _refuse(sentence: str) -> None:
+    _refused.get()[sentence] = None
+
+
 def _attend(
     module: Any,
     query: torch.Tensor,
@@ -125,13 +148,14 @@ def _attend(
     elif sliding_window is not None and attention_mask.window not in (None, sliding_window):
         unknown.append(f"window {sliding_window} with a mask of window {attention_mask.window}")
     if unknown:
-        raise UnsupportedAttention(
+        _refuse(
             f"{type(module).__name__} passes {', '.join(unknown)} to its attention; only scale, "
             "causal sliding window and softcap are supported, so this model cannot be compiled"
         )
+    window = getattr(attention_mask, "window", None)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     out = torch.ops.aotlm.attention(
-        query, key, value, module.layer_idx, float(scale), attention_mask.window, softcap or None
+        query, key, value, module.layer_idx, float(scale), window, softcap or None
     )
     return out, None
 
@@ -152,7 +176,7 @@ def _mask(*_: Any, mask_function: Callable[..., Any], **__: Any) -> CausalMask:
     for piece in _pieces(mask_function):
         name = piece.__qualname__.split(".")[0]
         if name not in LEAVES + COMBINATORS:
-            raise UnsupportedAttention(
+            _refuse(
                 f"the model asks for the attention mask {piece.__qualname__}; only causal and "
                 "sliding causal masks are supported, so this model cannot be compiled"
             )
@@ -160,9 +184,7 @@ def _mask(*_: Any, mask_function: Callable[..., Any], **__: Any) -> CausalMask:
         if name == SLIDING:
             (window,) = (cell.cell_contents for cell in piece.__closure__ or ())
     if not causal:
-        raise UnsupportedAttention(
-            "the model asks for an attention mask that is not causal, so it cannot be compiled"
-        )
+        _refuse("the model asks for an attention mask that is not causal, so it cannot be compiled")
     return CausalMask(window)
 
 

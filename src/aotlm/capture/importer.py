@@ -28,8 +28,8 @@ SKIPPED = ("_assert_tensor_metadata", "sym_size", "_assert_scalar", "sym_constra
 SYMBOLIC = ("_operator", "operator", "builtins", "math")
 
 
-class UnsupportedOps(AotlmError):
-    """The model uses ATen ops that have no Graph op."""
+class Unsupported(AotlmError):
+    """The model uses ATen ops that have no Graph op, or attention that no kernel knows."""
 
 
 class _NotLinear(Exception):
@@ -193,12 +193,15 @@ class _Importer:
                 self.values[node] = self.call(node)
             elif node.op == "output":
                 outputs = self.argument(node.args[0])
+        problems = list(self.program.refused)
         if self.unsupported:
             listed = "; ".join(
                 f"{name} ({count}×, first at {self.first_line[name]})"
                 for name, count in sorted(self.unsupported.items())
             )
-            raise UnsupportedOps(f"the model uses ops that are not supported: {listed}")
+            problems.append(f"the model uses ops that are not supported: {listed}")
+        if problems:
+            raise Unsupported("; ".join(problems))
         return build(self.inputs, outputs)
 
 
@@ -244,6 +247,7 @@ def to_graph(program: Program) -> Graph:
     the logits [1, T, V] f32 of every row as output.
 
     Raises:
-        UnsupportedOps: lists every ATen op without a Graph op, its count and first source line.
+        Unsupported: lists what attention refused, and every ATen op without a Graph op, its count
+            and first source line.
     """
     return _Importer(program).run()

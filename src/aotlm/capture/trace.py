@@ -32,10 +32,11 @@ class UnsupportedModel(AotlmError):
 
 @dataclass(frozen=True)
 class Program:
-    """One exported entry point."""
+    """One exported entry point. `refused` has a sentence for each thing that cannot be compiled."""
 
     exported: torch.export.ExportedProgram
     buffers: Mapping[str, np.ndarray[Any, Any]]  # f32, by the model's own name
+    refused: tuple[str, ...] = ()
 
 
 class _Logits(torch.nn.Module):
@@ -120,16 +121,19 @@ def trace(config: PretrainedConfig) -> tuple[Program, Program]:
     """
     check_config(config)
     attention.register()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), attention.refused() as refused:
         warnings.simplefilter("ignore")
         try:
             buffers = _buffers(config)
             prefill, decode = (
-                Program(_export(config, decode), buffers) for decode in (False, True)
+                Program(_export(config, decode), buffers, tuple(refused))
+                for decode in (False, True)
             )
         except AotlmError:
             raise
         except Exception as error:
+            if refused:  # the rest of the trace may have stumbled over just that
+                raise attention.UnsupportedAttention("; ".join(refused)) from error
             reason = " ".join(str(error).split())[:400]
             raise AotlmError(
                 f"{config.architectures or config.model_type} cannot be captured as one graph: "
