@@ -4,15 +4,13 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from aotlm_runtime.errors import PromptInvalid, TextInvalid
 
 if TYPE_CHECKING:
-    from tqdm import tqdm
-
     from aotlm_runtime.bundle import Bundle
     from aotlm_runtime.model import Model
     from aotlm_runtime.pieces import Options
@@ -88,8 +86,8 @@ def perplexity(arguments: argparse.Namespace) -> int:
     text = _read_stdin() if arguments.file == "-" else _read_text(Path(arguments.file))
     model = _load(arguments)
     ids = model.text.encode(text, raw=False)
-    with _progress("scoring", len(ids) - 1, "token") as bar:
-        found = score(model.session, ids, bar.update)
+    with _progress("scoring", len(ids) - 1, "token") as advance:
+        found = score(model.session, ids, advance)
     speed = found.n_computed / found.elapsed_seconds
     if arguments.json:
         figures = {
@@ -175,25 +173,31 @@ def _load(arguments: argparse.Namespace) -> "Model":
 def _load_opened(bundle: "Bundle", arguments: argparse.Namespace) -> "Model":
     from aotlm_runtime.model import load_opened
 
-    with _progress("loading", bundle.size_bytes, "B") as bar:
+    with _progress("loading", bundle.size_bytes, "B") as advance:
         return load_opened(
             bundle,
             threads=arguments.threads,
             context=arguments.context,
             kv_dtype=arguments.kv_dtype,
-            progress=bar.update,
+            progress=advance,
         )
 
 
 def _verify(bundle: "Bundle") -> None:
-    with _progress("verifying", bundle.size_bytes, "B") as bar:
-        bundle.verify(bar.update)
+    with _progress("verifying", bundle.size_bytes, "B") as advance:
+        bundle.verify(advance)
 
 
 @contextlib.contextmanager
-def _progress(what: str, total: int, unit: str) -> "Iterator[tqdm[NoReturn]]":
-    """Show a bar on a terminal if it takes more than a moment; nothing elsewhere."""
-    from tqdm import tqdm
+def _progress(what: str, total: int, unit: str) -> Iterator[Callable[[int], object]]:
+    """Show a bar on a terminal if it takes more than a moment; nothing elsewhere.
+
+    Yields what is called with each part that is done.
+    """
+    if not sys.stderr.isatty():
+        yield lambda n_done: None
+        return
+    from tqdm import tqdm  # takes longer to load than a token to decode
 
     with tqdm(
         total=total,
@@ -202,7 +206,6 @@ def _progress(what: str, total: int, unit: str) -> "Iterator[tqdm[NoReturn]]":
         unit_scale=True,
         leave=False,
         delay=0.5,
-        disable=None,
         file=sys.stderr,
     ) as bar:
-        yield bar
+        yield bar.update
