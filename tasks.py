@@ -13,6 +13,9 @@ from aotlm.errors import UsageError
 from aotlm.progress import shown
 from aotlm_runtime.arguments import RUN
 
+# Tests of one file share what takes long to build, so a file stays with one process.
+WORKERS = ("-n", "2", "--dist", "loadfile")
+
 
 @command("toolchain")
 def toolchain(c: Context, engine: str | None = None, base_image: str | None = None) -> None:
@@ -197,7 +200,7 @@ def demo(c: Context, dtype: str = "f16", **flags: Any) -> int:
 @command("test")
 def test(c: Context) -> int:
     """Run all tests."""
-    return subprocess.call([sys.executable, "-m", "pytest", "-q"])
+    return subprocess.call([sys.executable, "-m", "pytest", "-q", *WORKERS])
 
 
 @command("lock")
