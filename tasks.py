@@ -205,10 +205,12 @@ def test(c: Context) -> int:
 
 @command("lock")
 def lock(c: Context) -> None:
-    """Write docker/requirements.lock from docker/pins.toml."""
+    """Write both locks of packages from docker/pins.toml."""
     from aotlm.toolchain.lock import write_lock
+    from aotlm.toolchain.pins import LOCKS
 
-    print(f"wrote {write_lock()}")
+    for file in LOCKS:
+        print(f"wrote {write_lock(file)}")
 
 
 @command("lint")

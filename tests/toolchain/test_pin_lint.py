@@ -7,7 +7,7 @@ import pytest
 
 from aotlm.toolchain.images import read_sources
 from aotlm.toolchain.pin_lint import version_problems
-from aotlm.toolchain.pins import DOCKER_DIR, read_pins
+from aotlm.toolchain.pins import DOCKER_DIR, PEERS_LOCK, read_pins
 
 ROOT = DOCKER_DIR.parent
 
@@ -17,7 +17,7 @@ def project(tmp_path: Path) -> Path:
     """The parts of the project that hold versions."""
     root = tmp_path / "project"
     shutil.copytree(DOCKER_DIR, root / "docker")
-    for path in read_sources().files:
+    for path in (*read_sources().files, PEERS_LOCK.path):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / path, root / path)
     return root

@@ -7,13 +7,14 @@ import pytest
 
 from aotlm.errors import AotlmError
 from aotlm.toolchain.lock import write_lock
-from aotlm.toolchain.pins import DOCKER_DIR, lock_problems, read_pins
+from aotlm.toolchain.pins import LOCKS, PINS, ROOT, LockFile, lock_problems, read_pins
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name in ("pins.toml", "requirements.lock"):
-        shutil.copy(DOCKER_DIR / name, tmp_path / name)
+    for name in (PINS, *(file.path for file in LOCKS)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
 
@@ -28,35 +29,42 @@ def test_pins_and_lock_of_the_repository_agree() -> None:
 
 
 def test_a_changed_pin_is_a_problem(folder: Path) -> None:
-    version = read_pins().wheels["ziglang"]
-    _edit(folder / "pins.toml", f'ziglang = "{version}"', 'ziglang = "0.1"')
+    pins = read_pins()
+    _edit(folder / PINS, f'ziglang = "{pins.wheels["ziglang"]}"', 'ziglang = "0.1"')
+    _edit(folder / PINS, f'ninja = "{pins.peers["ninja"]}"', 'ninja = "0.1"')
     assert lock_problems(folder) == [
-        f"ziglang is 0.1 in pins.toml but {version} in requirements.lock"
+        f"ziglang is 0.1 in pins.toml but {pins.wheels['ziglang']} in requirements.lock",
+        f"ninja is 0.1 in pins.toml but {pins.peers['ninja']} in peers.lock",
     ]
 
 
 def test_a_pin_that_was_never_locked_is_a_problem(folder: Path) -> None:
-    _edit(folder / "pins.toml", "[wheels]", '[wheels]\nblack = "1.0"')
+    _edit(folder / PINS, "[wheels]", '[wheels]\nblack = "1.0"')
     assert lock_problems(folder) == ["black is 1.0 in pins.toml but absent in requirements.lock"]
 
 
-def test_versions_that_no_wheels_have_are_one_sentence(folder: Path) -> None:
-    before = (folder / "requirements.lock").read_bytes()
-    version = read_pins().wheels["ruff"]
-    _edit(folder / "pins.toml", f'ruff = "{version}"', 'ruff = "0.0.0.1"')
-    with pytest.raises(AotlmError, match="no set of wheels satisfies"):
-        write_lock(folder)
-    assert (folder / "requirements.lock").read_bytes() == before
+@pytest.mark.parametrize(("file", "name"), [(LOCKS[0], "ruff"), (LOCKS[1], "ninja")])
+def test_versions_that_nothing_has_are_one_sentence(
+    folder: Path, file: LockFile, name: str
+) -> None:
+    before = (folder / file.path).read_bytes()
+    version = file.chosen(read_pins())[name]
+    _edit(folder / PINS, f'{name} = "{version}"', f'{name} = "0.0.0.1"')
+    with pytest.raises(AotlmError, match="no set of packages satisfies"):
+        write_lock(file, folder)
+    assert (folder / file.path).read_bytes() == before
 
 
-def test_an_entry_without_hashes_is_a_problem(folder: Path) -> None:
-    with (folder / "requirements.lock").open("a") as lock:
+@pytest.mark.parametrize("file", LOCKS)
+def test_an_entry_without_hashes_is_a_problem(folder: Path, file: LockFile) -> None:
+    with (folder / file.path).open("a") as lock:
         lock.write("left-pad==1.0\n")
-    assert lock_problems(folder) == ["left-pad==1.0 in requirements.lock has no hash"]
+    assert lock_problems(folder) == [f"left-pad==1.0 in {file.name} has no hash"]
 
 
-def test_an_index_in_the_lock_is_a_problem(folder: Path) -> None:
-    with (folder / "requirements.lock").open("a") as lock:
+@pytest.mark.parametrize("file", LOCKS)
+def test_an_index_in_the_lock_is_a_problem(folder: Path, file: LockFile) -> None:
+    with (folder / file.path).open("a") as lock:
         lock.write("--index-url https://example.invalid\n")
     assert "names a package index" in lock_problems(folder)[0]
 

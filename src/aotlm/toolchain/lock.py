@@ -1,4 +1,4 @@
-"""Writes docker/requirements.lock anew: the pinned wheels, what they need, and every hash."""
+"""Writes a lock anew: the pinned packages, what they need, and every hash."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from aotlm.errors import AotlmError
 from aotlm.outputs import new_file
-from aotlm.toolchain.pins import DOCKER_DIR, read_pins
+from aotlm.toolchain.pins import PINS, ROOT, LockFile, read_pins
 
 # No index, path or option of this machine may enter the lock: hashes decide what is accepted.
 _OPTIONS = [
@@ -16,16 +16,16 @@ _OPTIONS = [
 ]
 
 
-def write_lock(folder: Path = DOCKER_DIR) -> Path:
-    """Resolve the pins of `folder`; return the lock's path.
+def write_lock(file: LockFile, root: Path = ROOT) -> Path:
+    """Resolve the pins of one lock of the checkout `root`; return the lock's path.
 
     Packages that no pin names keep the version that the lock has, while it fits.
 
     Raises:
         AotlmError: no set of versions satisfies the pins.
     """
-    lock = folder / "requirements.lock"
-    wheels = read_pins(folder / "pins.toml").wheels
+    lock = root / file.path
+    wheels = file.chosen(read_pins(root / PINS))
     with tempfile.TemporaryDirectory() as name, new_file(lock) as made:
         scratch = Path(name)
         pins = "".join(f"{wheel}=={version}\n" for wheel, version in wheels.items())
@@ -38,7 +38,7 @@ def write_lock(folder: Path = DOCKER_DIR) -> Path:
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]
             raise AotlmError(
-                f"no set of wheels satisfies docker/pins.toml: {reason.strip()}; "
+                f"no set of packages satisfies {PINS}: {reason.strip()}; "
                 "change its versions and run this again"
             )
         text = (scratch / lock.name).read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from pathlib import Path
 from aotlm.toolchain.pins import DOCKER_DIR, is_pinned_image, lock_problems, read_lock
 
 # Where versions could hide. The tests make up their own.
-_PLACES = ("docker", "src", "runtime", "examples", ".github", ".ci")
+_PLACES = ("bench", "docker", "src", "runtime", "examples", ".github", ".ci")
 _FILES = ("bootstrap", "tasks.py", "pyproject.toml")
 _SUFFIXES = ("", ".py", ".sh", ".toml", ".yml", ".yaml", ".Dockerfile", ".txt", ".in", ".cfg")
 _FROM = re.compile(r"^\s*FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE)
@@ -18,7 +18,7 @@ _BASE = "${BASE_IMAGE}"  # the build argument, whose value comes from pins.toml
 def version_problems(root: Path = DOCKER_DIR.parent) -> list[str]:
     """Return a sentence for each version that is unpinned, unhashed or in the wrong place."""
     docker = root / "docker"
-    problems = lock_problems(docker)
+    problems = lock_problems(root)
     for path in sorted(docker.glob("*.lock")):
         if path.name != "requirements.lock":
             problems += [

@@ -1,14 +1,16 @@
-"""The pinned versions: docker/pins.toml and the lock file beside it."""
+"""The pinned versions: docker/pins.toml and the lock files that are written from it."""
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from aotlm.errors import AotlmError
 
-DOCKER_DIR = Path(__file__).resolve().parents[3] / "docker"
+ROOT = Path(__file__).resolve().parents[3]
+DOCKER_DIR = ROOT / "docker"
+PINS = "docker/pins.toml"
 LOCK_NAME = "requirements.lock"
 _VIA = re.compile(r"^    #(?: via)? +([A-Za-z0-9][A-Za-z0-9_.-]*)$", re.MULTILINE)
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
@@ -23,11 +25,29 @@ class Pins:
     base_image: str
     wheels: dict[str, str]  # all of them
     test_wheels: frozenset[str] = frozenset()  # names of those that no image holds
+    peers: dict[str, str] = field(default_factory=dict)  # of another environment, for `inv bench`
 
     def for_image(self) -> "Pins":
         """Return the pins without what only the tests need."""
         kept = {name: v for name, v in self.wheels.items() if name not in self.test_wheels}
         return replace(self, wheels=kept, test_wheels=frozenset())
+
+
+@dataclass(frozen=True)
+class LockFile:
+    """A lock: its path in the checkout, and which of the pins it is written from."""
+
+    path: str
+    chosen: Callable[[Pins], dict[str, str]]
+
+    @property
+    def name(self) -> str:
+        """The file's name, as messages say it."""
+        return Path(self.path).name
+
+
+PEERS_LOCK = LockFile("bench/peers.lock", lambda pins: pins.peers)
+LOCKS = (LockFile(f"docker/{LOCK_NAME}", lambda pins: pins.wheels), PEERS_LOCK)
 
 
 @dataclass(frozen=True)
@@ -55,6 +75,7 @@ def read_pins(path: Path = DOCKER_DIR / "pins.toml") -> Pins:
             data["base"]["image"],
             wheels | test_wheels,
             frozenset(test_wheels),
+            dict(data["peers"]),
         )
     except FileNotFoundError:
         raise AotlmError(f"{path} is missing; run from a checkout of the repository") from None
@@ -96,29 +117,27 @@ def with_dependencies(
     return [lock[name] for name in sorted(found)]
 
 
-def lock_problems(folder: Path = DOCKER_DIR) -> list[str]:
-    """Return a sentence for each disagreement of pins.toml and requirements.lock."""
-    pins = read_pins(folder / "pins.toml")
-    lock = read_lock(folder / LOCK_NAME)
-    problems = [
-        f"{name} is {version} in pins.toml but "
-        f"{lock[name].version if name in lock else 'absent'} in requirements.lock"
-        for name, version in sorted(pins.wheels.items())
-        if name not in lock or lock[name].version != version
-    ]
-    problems += [
-        f"{line!r} in requirements.lock names a package index; hashes are enough"
-        for line in (folder / LOCK_NAME).read_text(encoding="utf-8").splitlines()
-        if line.startswith("--")
-    ]
-    problems += [
-        f"{entry.text.split()[0]} in requirements.lock has no hash"
-        for entry in lock.values()
-        if not entry.hashes
-    ]
+def lock_problems(root: Path = ROOT) -> list[str]:
+    """Return a sentence for each disagreement of pins.toml and the locks."""
+    pins = read_pins(root / PINS)
+    problems = [problem for lock in LOCKS for problem in _lock_problems(root, lock, pins)]
     if not is_pinned_image(pins.base_image):
         problems.append(f"the base image {pins.base_image} in pins.toml has no digest")
     return problems
+
+
+def _lock_problems(root: Path, file: LockFile, pins: Pins) -> Iterator[str]:
+    lock = read_lock(root / file.path)
+    for name, version in sorted(file.chosen(pins).items()):
+        if name not in lock or lock[name].version != version:
+            found = lock[name].version if name in lock else "absent"
+            yield f"{name} is {version} in pins.toml but {found} in {file.name}"
+    for line in (root / file.path).read_text(encoding="utf-8").splitlines():
+        if line.startswith("--"):
+            yield f"{line!r} in {file.name} names a package index; hashes are enough"
+    for entry in lock.values():
+        if not entry.hashes:
+            yield f"{entry.text.split()[0]} in {file.name} has no hash"
 
 
 def normal(name: str) -> str:
