@@ -107,11 +107,9 @@ def _add_facts(writer: gguf.GGUFWriter, config: Any) -> None:
 def _names(source: ModelSource, architecture: _Architecture) -> dict[str, str]:
     """Map the module tree's names to llama.cpp's."""
     known = gguf.get_tensor_name_map(architecture.arch, source.config.num_hidden_layers)
-    names = {
-        name: known.get_name(name, try_suffixes=(".weight", ".bias"))
-        for name in source.tensors.names()
-    }
-    missing = [name for name, new_name in names.items() if new_name is None]
+    suffixes = (".weight", ".bias")
+    names = {name: known.get_name(name, suffixes) or "" for name in source.tensors.names()}
+    missing = [name for name, new_name in names.items() if not new_name]
     if missing:
         raise AotlmError(
             f"llama.cpp has no name for {', '.join(missing)}; leave llama.cpp out of --peers"

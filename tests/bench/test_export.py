@@ -105,8 +105,9 @@ def test_bf16_is_rounded_as_ever(tmp_path: Path) -> None:
     (tensor,) = (t for t in gguf.GGUFReader(tmp_path / "model.gguf").tensors
                  if t.name == "token_embd.weight")  # fmt: skip
     assert tensor.tensor_type == gguf.GGMLQuantizationType.BF16
-    wanted = model.get_input_embeddings().weight.detach().to(torch.bfloat16).float()
-    assert np.array_equal(tensor.data.view(bfloat16).astype(np.float32), wanted.numpy())
+    parameter = dict(model.named_parameters())["model.embed_tokens.weight"]
+    wanted = parameter.detach().to(torch.bfloat16).float().numpy()
+    assert np.array_equal(tensor.data.view(bfloat16).astype(np.float32), wanted)
 
 
 def test_the_configuration_is_in_its_metadata(tmp_path: Path) -> None:

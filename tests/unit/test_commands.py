@@ -24,6 +24,8 @@ FLAGS = {
     "verify": ("--bundle", "--key", "--identity", "--identity-provider"),
     "check": ("--dir", "--model"),
     "demo": ("--prompt", "--dtype", "--temperature"),
+    "bench": ("--bundle", "--model", "--peers", "--repeat", "--threads", "--context", "--out"),
+    "peers": (),
     "test": (),
     "lint": (),
     "lock": (),
