@@ -197,6 +197,35 @@ def demo(c: Context, dtype: str = "f16", **flags: Any) -> int:
     return main(["run", *flag_words(RUN, flags), str(bundle)])
 
 
+@command("bench")
+def bench(
+    c: Context,
+    bundle: str | None = None,
+    model: str | None = None,
+    peers: str | None = None,
+    repeat: str | None = None,
+    threads: str | None = None,
+    context: str | None = None,
+    json: str | None = None,
+    out: str | None = None,
+) -> None:
+    """Measure a bundle, beside the machine's limits and peers."""
+    path = _named("bundle", bundle)
+    from aotlm_runtime.console import note
+    from bench.run import Counts, bench
+
+    print(bench(path, model, peers, Counts(repeat, threads, context), json, out, note))
+
+
+@command("peers")
+def peers(c: Context) -> None:
+    """Make the environment of what inv bench --peers compares with."""
+    from aotlm_runtime.console import note
+    from bench.environment import make_environment
+
+    make_environment(note)
+
+
 @command("test")
 def test(c: Context) -> int:
     """Run all tests."""

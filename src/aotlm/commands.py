@@ -39,6 +39,11 @@ HELP = {
     "engine": "auto, docker or local: where the stage runs; default: AOTLM_ENGINE, else auto",
     "base_image": "what the images are built on instead of the pinned image",
     "tag": "the name of the image; default: aotlm-<model>-<dtype>",
+    "peers": "what to compare with, by commas: llama.cpp, torch; default: nothing",
+    "repeat": "pairs of a decode step and its limit; default: 100",
+    "threads": "default: the physical cores that this process may use",
+    "context": "tokens kept; default: the model's, up to 4096",
+    "json": "write the figures to this file as JSON",
     "debug": "show a traceback when something fails",
 }
 

@@ -25,6 +25,8 @@ FLAGS = {
     "profile": ("--bundle", "--threads"),
     "check": ("--dir", "--model"),
     "demo": ("--prompt", "--dtype", "--temperature"),
+    "bench": ("--bundle", "--model", "--peers", "--repeat", "--threads", "--context", "--out"),
+    "peers": (),
     "test": (),
     "lint": (),
     "lock": (),

@@ -35,6 +35,21 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Case:
+    """What a row measures: `pair` runs it once and returns the seconds of its limit and its own."""
+
+    name: str  # decode or prefill
+    n_tokens: int
+    depth: int
+    limit: str
+    pair: Callable[[], tuple[float, float]]
+
+
+# Called behind each pair with the case and its own seconds: others can be measured beside it.
+AfterPair = Callable[[Case, float], object]
+
+
+@dataclass(frozen=True)
 class Machine:
     """Limits with one and with all threads: bytes and operations a second."""
 
@@ -77,8 +92,8 @@ class Bench:
             flops_all=found[n][1],
         )
 
-    def decode(self, depth: int, n_pairs: int) -> Row:
-        """Measure decode steps behind `depth` tokens, each beside a read of the same weights.
+    def decode(self, depth: int) -> Case:
+        """Prepare decode steps behind `depth` tokens, each beside a read of the same weights.
 
         The limit also counts the cache that a step reads.
         """
@@ -92,11 +107,10 @@ class Bench:
             limit = least * self._read()
             return limit, _seconds(lambda: self.session.decode(0))
 
-        pairs = [pair() for _ in range(n_pairs)]
-        return _row("decode", 1, depth, "read", pairs)
+        return Case("decode", 1, depth, "read", pair)
 
-    def prefill(self, n_tokens: int, n_pairs: int) -> Row:
-        """Measure prefills from an empty cache, each between two measurements of arithmetic."""
+    def prefill(self, n_tokens: int) -> Case:
+        """Prepare prefills from an empty cache, each between two measurements of arithmetic."""
         ids = [index % 1000 for index in range(n_tokens)]
         flops = self.work.prefill_flops(n_tokens)
 
@@ -107,8 +121,7 @@ class Bench:
             return flops / max(before, self._flops()), seconds
 
         pair()
-        pairs = [pair() for _ in range(n_pairs)]
-        return _row("prefill", n_tokens, 0, self.arithmetic, pairs)
+        return Case("prefill", n_tokens, 0, self.arithmetic, pair)
 
     def _read(self) -> float:
         return self.limits.read_seconds(self.weights, self.work.ranges)
@@ -123,19 +136,29 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def _row(name: str, n_tokens: int, depth: int, limit: str, pairs: list[tuple[float, float]]) -> Row:
-    ratios = [least / taken for least, taken in pairs]
+def run(case: Case, n_pairs: int, after_pair: AfterPair) -> Row:
+    """Run the pairs of a case."""
+    pairs = []
+    for _ in range(n_pairs):
+        pairs.append(case.pair())
+        after_pair(case, pairs[-1][1])
+    fraction, low, high = spread([least / taken for least, taken in pairs])
     seconds = statistics.median(taken for _, taken in pairs)
-    low, high = np.quantile(ratios, [0.1, 0.9])
     return Row(
-        name=name,
-        n_tokens=n_tokens,
-        depth=depth,
-        tokens_per_second=n_tokens / seconds,
+        name=case.name,
+        n_tokens=case.n_tokens,
+        depth=case.depth,
+        tokens_per_second=case.n_tokens / seconds,
         seconds=seconds,
-        limit=limit,
-        fraction=statistics.median(ratios),
-        low=float(low),
-        high=float(high),
+        limit=case.limit,
+        fraction=fraction,
+        low=low,
+        high=high,
         n_pairs=len(pairs),
     )
+
+
+def spread(ratios: list[float]) -> tuple[float, float, float]:
+    """Return the median, and the ends of the middle 80 %."""
+    low, high = np.quantile(ratios, [0.1, 0.9])
+    return statistics.median(ratios), float(low), float(high)

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from aotlm_runtime.bench.limits import Limits
-from aotlm_runtime.bench.measure import Bench, Machine, Row
+from aotlm_runtime.bench.measure import AfterPair, Bench, Case, Machine, Row, run
 from aotlm_runtime.bench.process import Process, measure_process
 from aotlm_runtime.bench.work import read_work
 from aotlm_runtime.bundle import Bundle
@@ -43,15 +43,21 @@ def open_bench(bundle: Bundle, model: Model) -> Bench:
     )
 
 
-def measure(bundle: Bundle, model: Model, n_pairs: int, tell: Callable[[str], object]) -> Report:
+def measure(
+    bundle: Bundle,
+    model: Model,
+    n_pairs: int,
+    tell: Callable[[str], object],
+    after_pair: AfterPair = lambda case, seconds: None,
+) -> Report:
     """Measure everything. Lengths and depths that do not fit the context are left out."""
     bench = open_bench(bundle, model)
     session, facts = model.session, bundle.manifest.model
     tell("the machine")
     machine = bench.machine(session.compiled.set_threads)
     found = []
-    for what in _plan(bench, session.context, n_pairs):
-        row = what()
+    for case, n in _plan(bench, session.context, n_pairs):
+        row = run(case, n, after_pair)
         tell(line(row))
         found.append(row)
     return Report(
@@ -68,20 +74,27 @@ def measure(bundle: Bundle, model: Model, n_pairs: int, tell: Callable[[str], ob
     )
 
 
-def _plan(bench: Bench, context: int, n_pairs: int) -> Iterator[Callable[[], Row]]:
-    """Decode first, then prefill, which takes a tenth of the pairs, at least 3."""
-    depths = [depth for depth in (*DEPTHS, context - 1) if depth < context]
-    for depth in sorted(set(depths)):
-        yield lambda depth=depth: bench.decode(depth, n_pairs)  # type: ignore[misc]
+def _plan(bench: Bench, context: int, n_pairs: int) -> Iterator[tuple[Case, int]]:
+    """Decode first, then prefill, which takes a tenth of the pairs, at least 3.
+
+    Each case is prepared when it is reached, as all use the one session.
+    """
+    for depth in sorted({depth for depth in (*DEPTHS, context - 1) if depth < context}):
+        yield bench.decode(depth), n_pairs
     for n_tokens in PREFILLS:
         if n_tokens <= context:
-            yield lambda n=n_tokens: bench.prefill(n, max(3, n_pairs // 10))  # type: ignore[misc]
+            yield bench.prefill(n_tokens), max(3, n_pairs // 10)
 
 
 def line(row: Row) -> str:
     """Return one row in words."""
-    where = f"at depth {row.depth}" if row.name == "decode" else f"of {row.n_tokens} tokens"
-    return f"{row.name} {where}: {row.tokens_per_second:.1f} tok/s, {row.fraction:.2f} of its limit"
+    return f"{title(row)}: {row.tokens_per_second:.1f} tok/s, {row.fraction:.2f} of its limit"
+
+
+def title(row: Row) -> str:
+    """Return what a row measures, in words."""
+    where = f"depth {row.depth}" if row.name == "decode" else f"{row.n_tokens} tokens"
+    return f"{row.name}, {where}"
 
 
 def to_json(report: Report) -> dict[str, Any]:
@@ -122,8 +135,7 @@ def _limits(what: str, one: float, all_threads: float) -> str:
 
 
 def _cells(row: Row) -> str:
-    what = f"decode, depth {row.depth}" if row.name == "decode" else f"prefill {row.n_tokens}"
     return (
-        f"| {what} | {row.tokens_per_second:.1f} | {row.seconds * 1e3:.1f} "
+        f"| {title(row)} | {row.tokens_per_second:.1f} | {row.seconds * 1e3:.1f} "
         f"| {row.fraction:.2f} ({row.low:.2f}–{row.high:.2f}) of {row.limit} | {row.n_pairs} |"
     )

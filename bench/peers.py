@@ -1,0 +1,157 @@
+"""The peers: other programs on the same weights, each in a process of its own that waits while
+another one is measured."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aotlm.capture.source import open_model
+from aotlm.errors import AotlmError, UsageError
+from aotlm.toolchain.pins import ROOT
+from aotlm_runtime.session import Session
+from bench.environment import peers_python
+from bench.export import export_gguf
+
+# What logits may differ from ours, as a share of their length: sums in another order, and
+# activations rounded to the dtype at other places. Weights at another place differ by about 1.
+TOLERANCES: Final = {"f32": 1e-3, "f16": 2e-2, "bf16": 1e-1}
+_CHECKED_IDS: Final = tuple(range(1, 34))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The model that all peers load, and how."""
+
+    model: str
+    revision: str | None
+    dtype: str
+    n_threads: int
+    context: int
+
+
+class Peer:
+    """A process that answers requests about its model; see `bench.worker`."""
+
+    def __init__(self, name: str, command: Sequence[str], stack: ExitStack) -> None:
+        self.name = name
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aotlm-peers-")))
+        self._log = folder / "log"
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._process = stack.enter_context(
+            subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stack.enter_context(self._log.open("w")),
+                text=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            )
+        )
+        stack.callback(self._process.terminate)
+        self.about = str(self._read()["about"])
+
+    def seconds(self, depth: int, n_tokens: int) -> float:
+        """Return the time that the peer takes for `n_tokens` behind `depth` others.
+
+        Raises:
+            AotlmError: the process failed.
+        """
+        return float(self._ask({"depth": depth, "n_tokens": n_tokens})["seconds"])
+
+    def logits(self, ids: Sequence[int]) -> NDArray[np.float64]:
+        """Return the logits after the last id, [V]; errors as in `seconds`."""
+        return np.array(self._ask({"ids": list(ids)})["logits"])
+
+    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        try:
+            print(json.dumps(request), file=self._process.stdin, flush=True)
+        except BrokenPipeError:
+            raise self._failed("") from None
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        answer: dict[str, Any] = json.loads(line) if line else {"error": ""}
+        if "error" in answer:
+            raise self._failed(answer["error"])
+        return answer
+
+    def _failed(self, reason: str) -> AotlmError:
+        if not reason:
+            code = self._process.wait()
+            lines = self._log.read_text(errors="replace").strip().splitlines()
+            last = (lines or ["it said nothing"])[-1]
+            reason = f"it ended with {code} ({last.strip()})"
+        return AotlmError(f"the peer {self.name} failed: {reason}; leave it out of --peers")
+
+
+def _start_llama_cpp(wanted: Wanted, stack: ExitStack) -> Peer:
+    python = peers_python()
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aotlm-peers-")))
+    path = folder / "model.gguf"
+    export_gguf(open_model(wanted.model, wanted.revision), wanted.dtype, path)
+    words = [str(path), wanted.dtype, str(wanted.n_threads), str(wanted.context)]
+    return Peer("llama.cpp", [str(python), "-m", "bench.llama_worker", *words], stack)
+
+
+def _start_torch(wanted: Wanted, stack: ExitStack) -> Peer:
+    words = [wanted.model, wanted.revision or "", wanted.dtype, str(wanted.n_threads)]
+    return Peer("torch", [sys.executable, "-m", "bench.torch_worker", *words], stack)
+
+
+PEERS: Final[Mapping[str, Callable[[Wanted, ExitStack], Peer]]] = {
+    "llama.cpp": _start_llama_cpp,
+    "torch": _start_torch,
+}
+
+
+def read_names(words: str | None) -> list[str]:
+    """Return the peers that a comma-separated list names, each once.
+
+    Raises:
+        UsageError: one of them is unknown.
+        AotlmError: the environment of one is missing.
+    """
+    names = list(dict.fromkeys(filter(None, (word.strip() for word in (words or "").split(",")))))
+    unknown = [name for name in names if name not in PEERS]
+    if unknown:
+        raise UsageError(f"unknown peer {unknown[0]!r}; choose from {', '.join(PEERS)}")
+    if "llama.cpp" in names:
+        peers_python()
+    return names
+
+
+def check_same_model(peer: Peer, session: Session, dtype: str) -> None:
+    """Compare the logits after a fixed prompt with ours.
+
+    Raises:
+        AotlmError: they are of another model.
+    """
+    session.rewind(0)
+    session.prefill(_CHECKED_IDS[:-1])
+    ours = session.decode(_CHECKED_IDS[-1])
+    theirs = peer.logits(_CHECKED_IDS)
+    if ours.shape != theirs.shape:
+        raise AotlmError(
+            f"{peer.name} has {theirs.size} logits and the bundle {ours.size}; name the model that "
+            "the bundle was made from with --model"
+        )
+    difference = float(np.linalg.norm(ours - theirs) / np.linalg.norm(ours))
+    if not difference <= TOLERANCES[dtype]:
+        raise AotlmError(
+            f"the logits of {peer.name} differ from ours by {difference:.2g} of their length, and "
+            f"{TOLERANCES[dtype]:.2g} is possible for the same model in {dtype}; name the model "
+            "that the bundle was made from with --model"
+        )
