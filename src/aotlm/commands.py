@@ -31,7 +31,6 @@ HELP = {
     "first": "a bundle's folder or archive",
     "second": "the other one, in the same form",
     "provenance": "the provenance.json of a bundle",
-    "threads": "how many threads to use; default: one for each core",
     "key": "a key in PEM form: private to sign, public to verify",
     "sigstore": "sign with the identity of the workflow that this runs in",
     "identity": "who signed with sigstore: a workflow's or a mail address",
