@@ -17,9 +17,9 @@ from aotlm.toolchain.pins import PEERS_LOCK, ROOT, read_lock
 FOLDER: Final = ROOT / ".peers"
 _STAMP: Final = ".aotlm-lock"  # the digest of the lock that the environment was made from
 # What is built here and not fetched as a wheel. Its own default is a build for this CPU as well,
-# but SOURCE_DATE_EPOCH would turn that off.
+# but SOURCE_DATE_EPOCH would turn that off. LLAVA is its part for images.
 _BUILT: Final = ("llama-cpp-python",)
-_OPTIONS: Final = "-DGGML_NATIVE=ON -DCMAKE_BUILD_TYPE=Release"
+_OPTIONS: Final = "-DGGML_NATIVE=ON -DCMAKE_BUILD_TYPE=Release -DLLAVA_BUILD=OFF"
 
 
 def peers_python(folder: Path = FOLDER) -> Path:

@@ -12,7 +12,7 @@ from bench.worker import serve
 
 _CACHE_TYPES = {
     "f16": llama_cpp.GGML_TYPE_F16,
-    "bf16": llama_cpp.GGML_TYPE_BF16,
+    "bf16": 30,  # GGML_TYPE_BF16 of ggml.h, which the bindings do not name
     "f32": llama_cpp.GGML_TYPE_F32,
 }
 
@@ -22,7 +22,7 @@ class LlamaCpp:
     dtype."""
 
     def __init__(self, path: str, dtype: str, n_threads: int, context: int) -> None:
-        self.about = f"llama.cpp (llama-cpp-python {llama_cpp.__version__})"
+        self.about = f"llama-cpp-python {llama_cpp.__version__}"
         llama_cpp.llama_log_set(_say_nothing, ctypes.c_void_p())
         llama_cpp.llama_backend_init()
         self._model = llama_cpp.llama_model_load_from_file(

@@ -103,7 +103,7 @@ def _comparison(report: Report, peers: Sequence[PeerReport]) -> list[str]:
             cells.append(f"{other.tokens_per_second:.1f}")
             cells.append(f"{other.ratio:.2f} ({other.low:.2f}–{other.high:.2f})")
         lines.append(_line(cells))
-    about = [f"{peer.name} is {peer.about}." for peer in peers]
+    about = [f"{peer.name}: {peer.about}." for peer in peers]
     return [*lines, "", f"Same weights, dtype and threads. {' '.join(about)}"]
 
 

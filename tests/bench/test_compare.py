@@ -83,7 +83,7 @@ def test_the_table_has_a_line_for_each_case_and_two_columns_for_each_peer() -> N
         "| decode, depth 512 | 1.0 | 0.50 | 0.2 | 4.00 (3.20–4.00) | 1.0 | 0.50 (0.50–0.90) |"
         in page
     )
-    assert "slow is slow 1.0. quick is quick 1.0." in page
+    assert "slow: slow 1.0. quick: quick 1.0." in page
 
 
 def test_without_peers_there_is_no_comparison() -> None:
