@@ -98,7 +98,7 @@ def test_bench_prints_every_row_with_its_limit(
     assert main(["bench", str(bundle), "--repeat=2", "--threads=1"]) == 0
     table = capsys.readouterr().out
     assert "| decode, depth 0 |" in table
-    assert "| prefill 16 |" in table
+    assert "| prefill, 16 tokens |" in table
 
 
 def test_the_profile_names_each_kernel_and_sums_up(bundle: Path) -> None:

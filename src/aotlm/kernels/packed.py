@@ -17,7 +17,7 @@ from mlir.dialects import arith, func, memref, scf, vector
 from aotlm.emit import build as b
 from aotlm.emit import mathlib
 from aotlm.kernels.store import Operands, Store, widen_pairs
-from aotlm.passes.plan_workspace import DTYPE_BYTES
+from aotlm.weights.layouts import DTYPES
 from aotlm.weights.weight import GATE_GROUP
 
 # 6 × 16 keeps 12 of 16 registers of 256 bits as accumulators. 16 is a gate's group, too.
@@ -135,7 +135,7 @@ class _Block(Operands):
         ahead = arith.muli(arith.addi(k, b.index(K_BLOCK)), b.index(self.layout.panel))
         ahead = arith.addi(ahead, arith.muli(column, b.index(K_BLOCK)))
         start = arith.addi(self.panel_start, arith.addi(ahead, arith.muli(i, b.index(COLUMNS))))
-        for line in range(0, UNROLL * COLUMNS, LINE_BYTES // DTYPE_BYTES[self.facts["weight"]]):
+        for line in range(0, UNROLL * COLUMNS, LINE_BYTES // DTYPES[self.facts["weight"]].itemsize):
             at = arith.addi(start, b.index(line)) if line else start
             memref.PrefetchOp(self.flat, [at], False, 2, True)
 
