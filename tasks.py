@@ -48,7 +48,6 @@ def import_(
 ) -> None:
     """Turn a model into MLIR and a weight file, in DIR/import."""
     from aotlm import compiler
-    from aotlm.progress import shown
 
     if list_passes:
         print(compiler.list_passes())

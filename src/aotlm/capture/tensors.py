@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,7 @@ from aotlm.errors import AotlmError
 
 Array = np.ndarray[Any, Any]
 
-DIGEST_BLOCK_BYTES: Final = 1 << 23
+BLOCK_BYTES: Final = 1 << 23
 MAX_LISTED: Final = 20  # problems that one error spells out
 
 
@@ -48,13 +48,18 @@ class StoredTensor:
     def digest(self) -> str:
         """Return the sha256 of the stored bytes."""
         total = hashlib.sha256()
+        for block in self.blocks():
+            total.update(block)
+        return total.hexdigest()
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the stored bytes, some megabytes at a time."""
         with self.path.open("rb") as file:
             file.seek(self.offset_bytes)
             left = self.size_bytes
-            while block := file.read(min(left, DIGEST_BLOCK_BYTES)):
-                total.update(block)
+            while block := file.read(min(left, BLOCK_BYTES)):
+                yield block
                 left -= len(block)
-        return total.hexdigest()
 
 
 class TensorSource:

@@ -69,6 +69,11 @@ def like(value: float, type_: ir.Type) -> ir.Value:
     return arith.constant(type_, attr)
 
 
+def plus(value: ir.Value, offset: int) -> ir.Value:
+    """Return an index plus a constant; nothing is built for 0."""
+    return arith.addi(value, index(offset)) if offset else value
+
+
 def f32(value: float) -> ir.Value:
     """Return an f32 constant."""
     return like(value, ir.F32Type.get())

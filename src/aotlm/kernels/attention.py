@@ -213,7 +213,7 @@ def _flash_tile(name: str, facts: Facts, types: list[ir.Type], n_rows: int, bits
     op = b.internal_function(f"{name}_rows{n_rows}", [*types, ix, ix])
     with ir.InsertionPoint(op.entry_block):
         q, keys, values, position, y, head, token = op.arguments
-        tokens = [arith.addi(token, b.index(i)) if i else token for i in range(n_rows)]
+        tokens = [b.plus(token, i) for i in range(n_rows)]
         rows = [TileRow(head, t, arith.addi(position, t)) for t in tokens]
         group = arith.divui(head, b.index(facts.heads_per_group))
         tile = Tile(facts, q, keys, values, group, rows, bits)
@@ -248,12 +248,8 @@ def emit_flash(name: str, described: dict[str, Any], arguments: list[ir.Value],
             n_tokens = memref.dim(shared[0], b.index(1))
             first = arith.muli(number, b.index(sizes[0]))
             end = arith.minui(arith.addi(first, b.index(sizes[0])), n_tokens)
-            for n in sizes:
-                count = arith.divui(arith.subi(end, first), b.index(n))
-                stop = arith.addi(first, arith.muli(count, b.index(n)))
-                with b.loop(first, stop, b.index(n)) as token:
-                    func.CallOp([], tiles[n], [*shared, head, token])
-                first = stop
+            for token, n in b.cut(first, end, sizes):
+                func.CallOp([], tiles[n], [*shared, head, token])
             func.ReturnOp([])
     n_tokens = memref.dim(arguments[0], b.index(1))
     n_tiles = arith.ceildivui(n_tokens, b.index(sizes[0]))

@@ -46,7 +46,7 @@ class _Linear(Operands):
             first = arith.muli(block, b.index(ROW_BLOCK))
             end = arith.minui(arith.addi(first, b.index(ROW_BLOCK)), n_rows)
             for row, n in b.cut(first, end, DOT_ROWS if self.dot else FMA_ROWS):
-                self.tile([arith.addi(row, b.index(i)) if i else row for i in range(n)], p)
+                self.tile([b.plus(row, i) for i in range(n)], p)
 
     def tile(self, rows: list[ir.Value], p: ir.Value) -> None:
         columns = self.layout.panel
@@ -63,8 +63,7 @@ class _Linear(Operands):
             stop = b.index(turns * unroll)
             with b.carry(b.index(0), stop, b.index(unroll), sums) as c:
                 for i in range(unroll):
-                    k = arith.addi(c.i, b.index(i)) if i else c.i
-                    c.values = step(rows, p, k, c.values, columns, True)
+                    c.values = step(rows, p, b.plus(c.i, i), c.values, columns, True)
             sums = c.results
         if turns * unroll * self.pack < self.k:
             sums = step(rows, p, b.index(turns * unroll), sums, columns, False)

@@ -45,7 +45,7 @@ def _read(arguments: list[ir.Value], lanes: int) -> None:
         n_words = memref.dim(words, zero)
         with b.carry(zero, n_words, b.index(chains * lanes), [b.like(0, type_)] * chains) as c:
             c.values = [
-                arith.addi(total, vector.LoadOp(type_, words, [_plus(c.i, k * lanes)]).result)
+                arith.addi(total, vector.LoadOp(type_, words, [b.plus(c.i, k * lanes)]).result)
                 for k, total in enumerate(c.values)
             ]
         total = c.results[0]
@@ -53,10 +53,6 @@ def _read(arguments: list[ir.Value], lanes: int) -> None:
             total = arith.addi(total, other)
         kind = ir.Attribute.parse("#vector.kind<add>")
         memref.store(vector.ReductionOp(b.element_type("i64"), kind, total).result, sums, [i])
-
-
-def _plus(i: ir.Value, n: int) -> ir.Value:
-    return arith.addi(i, b.index(n)) if n else i
 
 
 def _turns(arguments: list[ir.Value], step: Callable[[ir.Value, ir.Value], ir.Value],

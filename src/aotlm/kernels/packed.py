@@ -58,7 +58,7 @@ class _Block(Operands):
             step = len(halves) * COLUMNS
             with b.loop(b.index(0), b.index(self.layout.panel), b.index(step)) as at:
                 for i, half in enumerate(halves):
-                    column = arith.addi(at, b.index(i * COLUMNS)) if i else at
+                    column = b.plus(at, i * COLUMNS)
                     self.widen_weights(k, n_k, column)
                     for row, n in b.cut(self.first, self.end, ROWS):
                         self.tile(row, n, column, k, n_k, is_last, half)
@@ -94,7 +94,7 @@ class _Block(Operands):
         self, row: ir.Value, n_rows: int, column: ir.Value, k: ir.Value, n_k: ir.Value,
         is_last: ir.Value, half: str | None,
     ) -> None:  # fmt: skip
-        rows = [arith.addi(row, b.index(i)) if i else row for i in range(n_rows)]
+        rows = [b.plus(row, i) for i in range(n_rows)]
         places = [[arith.subi(row, self.first), column] for row in rows]
         type_ = b.vector_type(COLUMNS, "f32")
         sums = [vector.LoadOp(type_, self.sums, place).result for place in places]
@@ -102,8 +102,7 @@ class _Block(Operands):
         for begin, end, step in ((b.index(0), whole, UNROLL), (whole, n_k, 1)):
             with b.carry(begin, end, b.index(step), sums) as c:
                 for turn in range(step):
-                    i = arith.addi(c.i, b.index(turn)) if turn else c.i
-                    c.values = self.step(rows, k, i, c.values)
+                    c.values = self.step(rows, k, b.plus(c.i, turn), c.values)
                 if step == UNROLL:
                     self.prefetch(k, column, c.i)
             sums = c.results
@@ -136,8 +135,7 @@ class _Block(Operands):
         ahead = arith.addi(ahead, arith.muli(column, b.index(K_BLOCK)))
         start = arith.addi(self.panel_start, arith.addi(ahead, arith.muli(i, b.index(COLUMNS))))
         for line in range(0, UNROLL * COLUMNS, LINE_BYTES // DTYPES[self.facts["weight"]].itemsize):
-            at = arith.addi(start, b.index(line)) if line else start
-            memref.PrefetchOp(self.flat, [at], False, 2, True)
+            memref.PrefetchOp(self.flat, [b.plus(start, line)], False, 2, True)
 
     def element(self, row: ir.Value, k: ir.Value, i: ir.Value) -> ir.Value:
         if self.rows is not None:

@@ -118,7 +118,7 @@ class Store:
             return
         for i in range(self.columns // (2 * group)):
             gate, up = (take(total, (2 * i + j) * group, group) for j in (0, 1))
-            at = arith.addi(base, b.index(i * group)) if i else base
+            at = b.plus(base, i * group)
             if i and self.linear.n % self.columns:
                 with b.when(_less(at, b.index(n_out))):
                     self.pair(row, gate, up, at, masked)

@@ -9,7 +9,6 @@ from pathlib import Path
 from aotlm.capture.source_safetensors import INDEX, SINGLE, safetensors_tensors
 from aotlm.capture.tensors import StoredTensor
 
-_CHUNK_BYTES = 1 << 22
 N_SHARDS = 3
 
 
@@ -64,9 +63,5 @@ def _write_file(tensors: Sequence[StoredTensor], path: Path) -> None:
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors:
-            with tensor.path.open("rb") as source:
-                source.seek(tensor.offset_bytes)
-                left = tensor.size_bytes
-                while chunk := source.read(min(left, _CHUNK_BYTES)):
-                    file.write(chunk)
-                    left -= len(chunk)
+            for block in tensor.blocks():
+                file.write(block)
