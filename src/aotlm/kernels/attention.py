@@ -23,9 +23,8 @@ from aotlm.targets import Target
 
 LANES: Final = 16
 FAR: Final = -1.0e30  # the score of a masked position, and the first maximum
-# Query rows of a tile, by vector width: rows × LANES accumulators stay in registers.
-ROWS: Final = {256: (6, 4, 2, 1), 512: (8, 4, 2, 1)}
-COLUMNS: Final = {256: 16, 512: 32}  # positions (and value columns) of the register tile
+ROWS: Final = {256: (6, 4, 2, 1), 512: (8, 4, 2, 1)}  # query rows of a tile, by vector width
+ACCUMULATORS: Final = {256: 96, 512: 256}  # f32 that stay in registers: 12 and 16 vectors
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,8 @@ class Tile:
     ) -> None:  # fmt: skip
         self.facts, self.q, self.keys, self.values = facts, q, keys, values
         self.group, self.rows = group, rows
-        self.columns = COLUMNS[vector_bits]
         n = len(rows)
+        self.columns = tile_columns(n, vector_bits)
         self.scores = b.alloca([n, POSITION_BLOCK])
         self.out = b.alloca([n, facts.out_width])
         self.maximum = b.alloca([n])
@@ -179,6 +178,14 @@ class Tile:
             ]
         for r, total in enumerate(c.results):
             vector.StoreOp(total, self.out, [b.index(r), b.index(column)])
+
+
+def tile_columns(n_rows: int, vector_bits: int) -> int:
+    """Return the positions (and value columns) of a register tile: fewer rows take more."""
+    columns = POSITION_BLOCK
+    while n_rows * columns > ACCUMULATORS[vector_bits]:
+        columns //= 2
+    return columns
 
 
 def pieces(n: int, widest: int) -> list[tuple[int, int]]:

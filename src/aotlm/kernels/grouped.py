@@ -6,6 +6,7 @@ each of its query heads in the scratch. Then each head combines its blocks, in o
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from mlir import ir
@@ -51,17 +52,21 @@ def _block_function(name: str, facts: Facts, types: list[ir.Type], bits: int) ->
             arith.addi(start, b.index(DECODE_BLOCK)), arith.addi(position, b.index(1))
         )
         first_head = arith.muli(group, b.index(facts.heads_per_group))
-        done = 0
-        while done < facts.heads_per_group:
-            n = next(size for size in ROWS[bits] if size <= facts.heads_per_group - done)
-            heads = [arith.addi(first_head, b.index(done + i)) for i in range(n)]
+        for offsets in _shares(facts.heads_per_group, ROWS[bits][0]):
+            heads = [b.plus(first_head, offset) for offset in offsets]
             rows = [TileRow(head, b.index(0), position) for head in heads]
             tile = Tile(facts, q, keys, values, group, rows, bits)
             tile.reset()
             tile.walk(begin, end)
             _leave(facts, tile, heads, block, partials)
-            done += n
         func.ReturnOp([])
+
+
+def _shares(n: int, most: int) -> list[range]:
+    """Cut range(n) into the fewest ranges of at most `most`, all of about one length."""
+    n_shares = -(-n // most)
+    ends = [i * n // n_shares for i in range(n_shares + 1)]
+    return [range(first, end) for first, end in itertools.pairwise(ends)]
 
 
 def _leave(
