@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from aotlm.capture import attention
+from aotlm.capture.nodes import is_plain
 from aotlm.errors import AotlmError
 
 ROPE_TYPES: Final = ("default", "linear", "llama3", "yarn")
@@ -94,20 +95,24 @@ def _buffers(config: PretrainedConfig) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _export(config: PretrainedConfig, decode: bool) -> torch.export.ExportedProgram:
+    """Export one entry point.
+
+    Decomposing means to trace again, which takes longer than the export itself; a program whose
+    ops all have their Graph op needs none.
+    """
     n_tokens = 1 if decode else N_EXAMPLE_TOKENS
     with FakeTensorMode(allow_non_fake_inputs=True):
         module = _Logits(_model(config))
         example = (torch.zeros(1, n_tokens, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
         dynamic: Any = None if decode else ({1: torch.export.Dim.AUTO}, {})
         exported = torch.export.export(module, example, dynamic_shapes=dynamic, strict=False)
+    if is_plain(exported.graph):
+        return exported
     return exported.run_decompositions(_decompositions())
 
 
 def _decompositions() -> dict[Any, Any]:
-    """Return torch's core decompositions without that of `linear`.
-
-    Its views and symbolic sizes are a quarter of the time that capture takes.
-    """
+    """Return torch's core decompositions without that of `linear`: its views take long to trace."""
     table = torch.export.default_decompositions()
     table.pop(torch.ops.aten.linear.default)
     return dict(table)
