@@ -216,6 +216,22 @@ def bench(
     print(bench(path, model, peers, Counts(repeat, threads, context), json, out, note))
 
 
+@command("bench-import")
+def bench_import(
+    c: Context,
+    model: str = DEFAULT_MODEL,
+    revision: str | None = None,
+    dtype: str = "f16",
+    out: str = "artifacts",
+) -> int:
+    """Time an import, beside converting its weights once."""
+    from bench.import_time import measure_import
+
+    measured = measure_import(model, revision, dtype, Path(out))
+    print(measured)
+    return 0 if measured.passed else 1
+
+
 @command("peers")
 def peers(c: Context) -> None:
     """Make the environment of what inv bench --peers compares with."""

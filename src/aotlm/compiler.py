@@ -6,19 +6,22 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec.structs
 
+from aotlm.beside import beside
 from aotlm.buildrecord import build_record, toolchain_versions, write_build_record
 from aotlm.bundle.package import package
+from aotlm.capture.convert import Written, write_weights
 from aotlm.capture.importer import to_graph
 from aotlm.capture.inputs import input_files
 from aotlm.capture.source import ModelSource, open_model
 from aotlm.capture.tokenizer_files import bos_token_id, eos_token_ids, write_tokenizer_files
 from aotlm.capture.trace import Program as Captured
-from aotlm.capture.trace import trace
+from aotlm.capture.trace import trace_entry
 from aotlm.codegen.compile import compile_import
 from aotlm.demo import DEFAULT_MODEL, default_folder
 from aotlm.emit.main import ERROR_CODES, state_layout
@@ -29,15 +32,16 @@ from aotlm.graph.ir import Graph
 from aotlm.graph.printer import to_text
 from aotlm.outputs import new_folder
 from aotlm.partition.partition import Program, partition
-from aotlm.passes.base import run_pipeline
+from aotlm.passes.base import Hook, run_pipeline
 from aotlm.passes.pipeline import graph_pipeline
 from aotlm.progress import Progress, silent
-from aotlm.weights.file import WeightFilePlan, plan_weight_file, write_weight_file
+from aotlm.weights.file import WeightFilePlan, plan_weight_file
 from aotlm_runtime import manifest
 
 DTYPES: Final = ("f16", "bf16", "f32")
 ENTRIES: Final = ("prefill", "decode")
 MAX_CHUNK_TOKENS: Final = 512
+WEIGHTS: Final = "weights.safetensors"
 
 
 @dataclass(frozen=True)
@@ -74,20 +78,28 @@ class _Dump:
         path.write_text(to_text(graph, locations=True), encoding="utf-8")
 
 
-def lower(
-    captured: tuple[Captured, Captured], dtype: str, dump: Path | None = None,
-    dump_after: str | None = None,
-) -> ModelFiles:  # fmt: skip
+def lower(captured: tuple[Captured, Captured], dtype: str) -> ModelFiles:
     """Run captured programs through passes, partition, weight planning and emission."""
-    programs = {}
-    for entry, program in zip(ENTRIES, captured, strict=True):
-        hook = _Dump(dump, entry, dump_after) if dump is not None else None
-        graph = run_pipeline(to_graph(program), graph_pipeline(dtype), hook)
-        programs[entry] = partition(graph, entry)
-    weights = programs["prefill"].weights()
-    if sorted(w.name for w in weights) != sorted(w.name for w in programs["decode"].weights()):
+    prefill, decode = (
+        to_program(program, entry, dtype) for entry, program in zip(ENTRIES, captured, strict=True)
+    )
+    return emit(prefill, decode, plan_weight_file(prefill.weights()))
+
+
+def to_program(captured: Captured, entry: str, dtype: str, hook: Hook | None = None) -> Program:
+    """Run one captured program through passes and partition."""
+    return partition(run_pipeline(to_graph(captured), graph_pipeline(dtype), hook), entry)
+
+
+def emit(prefill: Program, decode: Program, plan: WeightFilePlan) -> ModelFiles:
+    """Emit the modules of both entry points, over one weight file.
+
+    Raises:
+        AotlmError: the entry points use different weights.
+    """
+    programs = dict(zip(ENTRIES, (prefill, decode), strict=True))
+    if sorted(w.name for w in plan.weights) != sorted(w.name for w in decode.weights()):
         raise AotlmError("prefill and decode use different weights, so they cannot share one file")
-    plan = plan_weight_file(weights)
     modules = {
         entry: emit_modules(program, f"forward_{entry}", plan.offsets_bytes, plan.data_size_bytes)
         for entry, program in programs.items()
@@ -122,20 +134,21 @@ def import_model(
     if folder.exists() and not force:
         raise AotlmError(f"{folder} exists already; use --force to replace it, or another --out")
     source = open_model(model, revision)
-    progress(0, 1, "capture of prefill and decode")
-    captured = trace(source.config)
-    dump = out / "dump" / "import" if dump_after else None
-    files = lower(captured, dtype, dump, dump_after)
+    dump = partial(_Dump, out / "dump" / "import", wanted=dump_after)
+    progress(0, 1, "capture of prefill")
+    captured = trace_entry(source.config, "prefill")
+    prefill = to_program(captured, "prefill", dtype, dump("prefill"))
+    plan = plan_weight_file(prefill.weights())
     with new_folder(folder) as made:
-        _write_modules(files, made)
-        buffers = captured[0].buffers
-
-        def read(name: str) -> Any:
-            return buffers[name] if name in buffers else source.tensors.read(name)
-
-        write_weight_file(files.weights, read, made / "weights.safetensors", progress)
-        tokenizer_files = write_tokenizer_files(source, made / "tokenizer")
-        described = _describe(source, files, dtype, tokenizer_files, made)
+        write = partial(write_weights, plan, source.tensors, captured.buffers, made / WEIGHTS)
+        with beside(write, "writes the weights", progress) as written:
+            captured = trace_entry(source.config, "decode", captured.buffers)
+            decode = to_program(captured, "decode", dtype, dump("decode"))
+            files = emit(prefill, decode, plan)
+            _write_modules(files, made)
+            tokenizer_files = write_tokenizer_files(source, made / "tokenizer")
+            weights = written()
+        described = _describe(source, files, dtype, tokenizer_files, weights, made)
         (made / "model.json").write_bytes(manifest.encode(described))
         steps = [repr(step) for step in graph_pipeline(dtype)]
         write_build_record(build_record("import", steps, input_files(source)), made)
@@ -149,15 +162,16 @@ def _write_modules(files: ModelFiles, folder: Path) -> None:
 
 
 def _describe(
-    source: ModelSource, files: ModelFiles, dtype: str, tokenizer_files: list[str], folder: Path
-) -> manifest.ModelFile:
+    source: ModelSource, files: ModelFiles, dtype: str, tokenizer_files: list[str],
+    weights: Written, folder: Path,
+) -> manifest.ModelFile:  # fmt: skip
     return manifest.ModelFile(
         model=_model_facts(source, files, dtype),
         abi=describe_abi(files),
         tokenizer_files=tokenizer_files,
-        source_tensors=_source_tensors(source),
+        source_tensors=_source_tensors(source, weights),
         toolchain=toolchain_versions(),
-        files=_listed(folder),
+        files=_listed(folder, {WEIGHTS: weights.sha256}),
     )
 
 
@@ -189,12 +203,15 @@ def _model_facts(source: ModelSource, files: ModelFiles, dtype: str) -> manifest
     )
 
 
-def _source_tensors(source: ModelSource) -> list[manifest.SourceTensor]:
+def _source_tensors(source: ModelSource, weights: Written) -> list[manifest.SourceTensor]:
     tensors = []
     for name in source.tensors.names():
-        dtype, shape, digest = source.tensors.digest(name)
+        stored = source.tensors.stored(name)
+        digest = weights.source_sha256.get(stored.name) or stored.digest()
         tensors.append(
-            manifest.SourceTensor(name=name, dtype=dtype, shape=list(shape), sha256=digest)
+            manifest.SourceTensor(
+                name=name, dtype=stored.dtype, shape=list(stored.shape), sha256=digest
+            )
         )
     return tensors
 
@@ -242,18 +259,13 @@ def _bytes(size: Dim) -> manifest.Bytes:
     return manifest.Bytes(const=size.const, **dict(zip(SYMBOLS, size.terms, strict=True)))
 
 
-def _listed(folder: Path) -> list[manifest.File]:
+def _listed(folder: Path, known: Mapping[str, str]) -> list[manifest.File]:
+    """List the files with their sha256; `known` has those of some, by name."""
     files = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        files.append(
-            manifest.File(
-                path=path.relative_to(folder).as_posix(),
-                size_bytes=path.stat().st_size,
-                sha256=digest,
-            )
-        )
+        name = path.relative_to(folder).as_posix()
+        digest = known.get(name) or hashlib.sha256(path.read_bytes()).hexdigest()
+        files.append(manifest.File(path=name, size_bytes=path.stat().st_size, sha256=digest))
     return files
 
 

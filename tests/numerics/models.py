@@ -13,6 +13,7 @@ import torch
 from transformers import AttentionInterface, AutoModelForCausalLM, PretrainedConfig
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
+from aotlm.capture.convert import convert
 from aotlm.capture.importer import to_graph
 from aotlm.capture.trace import Program, trace
 from aotlm.graph.dims import evaluate
@@ -90,7 +91,12 @@ def lowered(name: str) -> tuple[Graph, Graph]:
 def reader(model: torch.nn.Module, program: Program) -> Reader:
     """Return what gives a tensor by its name: the model's parameters, the captured buffers."""
     state: Mapping[str, torch.Tensor] = model.state_dict()
-    return lambda name: program.buffers[name] if name in program.buffers else state[name].numpy()
+
+    def read(name: str, dtype: str) -> Array:
+        values = program.buffers[name] if name in program.buffers else state[name].numpy()
+        return convert(values, dtype, name)
+
+    return read
 
 
 class Interpreted:
@@ -124,7 +130,7 @@ def _logical(node: Node, read: Reader) -> Array:
     """Return a parameter as the Graph sees it, through its packed form."""
     weight = node.attrs["weight"]
     if not weight.shape:
-        return read(weight.name)
+        return read(weight.name, "f32")
     return unpack(weight, pack(weight, read)).reshape(weight.shape)
 
 

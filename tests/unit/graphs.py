@@ -12,6 +12,7 @@ from aotlm.graph.interpreter import DTYPES, Array, Interpreter
 from aotlm.graph.ir import Graph, Location, Node, Op, TensorType, make
 from aotlm.graph.ir import build as build_graph
 from aotlm.weights.weight import Source, Weight, pack, unpack
+from tests.unit.readers import rounding
 
 FIRST_POSITION = 3
 N_IDS = 7  # integer inputs lie below
@@ -74,7 +75,7 @@ class Model:
     def read(self, node: Node) -> Array:
         """Return a parameter as the weight file would give it back."""
         weight: Weight = node.attrs["weight"]
-        return unpack(weight, pack(weight, self.checkpoint.__getitem__)).reshape(weight.shape)
+        return unpack(weight, pack(weight, rounding(self.checkpoint))).reshape(weight.shape)
 
     def run(self, graph: Graph, **sizes: int) -> list[Array]:
         """Return what the Graph makes of random inputs, and the caches after it."""

@@ -26,6 +26,7 @@ FLAGS = {
     "check": ("--dir", "--model"),
     "demo": ("--prompt", "--dtype", "--temperature"),
     "bench": ("--bundle", "--model", "--peers", "--repeat", "--threads", "--context", "--out"),
+    "bench-import": ("--model", "--revision", "--dtype", "--out"),
     "peers": (),
     "test": (),
     "lint": (),

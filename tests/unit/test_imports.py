@@ -11,7 +11,7 @@ COMPILER = ROOT / "src" / "aotlm"
 RUNTIME = ROOT / "runtime" / "aotlm_runtime"
 
 # What everybody may import. graph and weights are data that several stages speak of.
-LEAVES = ("errors", "outputs", "progress", "targets", "graph", "weights", "buildrecord")
+LEAVES = ("errors", "beside", "outputs", "progress", "targets", "graph", "weights", "buildrecord")
 # Stage -> the stages, besides the leaves, that it may import.
 LINE: dict[str, tuple[str, ...]] = {
     "capture": (),
@@ -27,6 +27,7 @@ LINE: dict[str, tuple[str, ...]] = {
 LEAF_IMPORTS: dict[str, tuple[str, ...]] = {
     "errors": (),
     "progress": (),
+    "beside": ("errors", "progress"),
     "buildrecord": ("errors",),
     "outputs": ("errors",),
     "targets": ("errors",),

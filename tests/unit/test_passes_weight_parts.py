@@ -6,6 +6,7 @@ import pytest
 from aotlm.graph.interpreter import Array
 from aotlm.passes.weight_parts import concatenated, joined_name, rows_of, zeros
 from aotlm.weights.weight import Source, Weight, pack
+from tests.unit.readers import rounding
 
 
 def _weight(name: str, n: int, *sources: Source) -> Weight:
@@ -33,11 +34,11 @@ def test_rows_of_rows_count_from_the_first_ones() -> None:
 def test_concatenated_weights_lie_one_below_the_other() -> None:
     checkpoint = {"a": np.ones((2, 3), np.float32), "b": np.full((3, 3), 2, np.float32)}
     whole = concatenated([_weight("a", 2), _weight("b", 3)])
-    packed = pack(whole, checkpoint.__getitem__)
+    packed = pack(whole, rounding(checkpoint))
     assert np.array_equal(packed[:, 0], [1, 1, 2, 2, 2])
 
 
-def _absent(name: str) -> Array:
+def _absent(name: str, dtype: str) -> Array:
     raise KeyError(name)
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from aotlm.graph.interpreter import gate_halves
 from aotlm.weights.layouts import DTYPES, LAYOUTS, Array
 from aotlm.weights.weight import Source, Weight, pack, unpack
+from tests.unit.readers import rounding
 
 MATRICES = st.sampled_from([key for key in LAYOUTS if key[0] != "vector"])
 ROWS, COLUMNS = st.integers(1, 150), st.integers(1, 40)
@@ -32,7 +33,7 @@ def test_sources_come_back_one_below_the_other(
     stored = {name: part.T if transposed else part for name, part in parts.items()}
     sources = tuple(Source(name, transposed=transposed) for name in parts)
     weight = Weight("w", sources, "rows", layout, dtype, (sum(rows), columns))
-    packed = pack(weight, stored.__getitem__)
+    packed = pack(weight, rounding(stored))
     assert packed.shape == weight.stored_shape
     assert packed.nbytes == weight.size_bytes
     whole = np.concatenate(list(parts.values()))
@@ -49,7 +50,7 @@ def test_gate_and_up_come_back_from_their_groups(
     padded = -(-n // 16) * 16
     sources = (Source("gate"), Source("up"))
     weight = Weight("w", sources, "gate_up", layout, dtype, (2 * padded, columns))
-    logical = unpack(weight, pack(weight, parts.__getitem__))
+    logical = unpack(weight, pack(weight, rounding(parts)))
     gate, up = gate_halves(logical.T, n)
     assert np.array_equal(gate.T, _rounded(parts["gate"], dtype))
     assert np.array_equal(up.T, _rounded(parts["up"], dtype))
@@ -63,7 +64,7 @@ def test_rows_of_a_source_are_those_rows(key: tuple[str, str], data: st.DataObje
     end = data.draw(st.integers(begin + 1, 101))
     whole = _values(0, 101, 5)
     weight = Weight("w", (Source("w", (begin, end)),), "rows", layout, dtype, (end - begin, 5))
-    logical = unpack(weight, pack(weight, lambda name: whole))
+    logical = unpack(weight, pack(weight, rounding({"w": whole})))
     assert np.array_equal(logical, _rounded(whole[begin:end], dtype))
 
 
@@ -88,4 +89,4 @@ def test_the_stored_shape_and_size_follow_from_the_layout(
 def test_sources_that_do_not_fill_the_shape_are_a_defect() -> None:
     weight = Weight("w", (Source("w"),), "rows", "matrix", "f32", (9, 5))
     with pytest.raises(AssertionError, match=r"w: 8 rows for \(9, 5\)"):
-        pack(weight, lambda name: _values(0, 8, 5))
+        pack(weight, rounding({"w": _values(0, 8, 5)}))

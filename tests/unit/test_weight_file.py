@@ -1,9 +1,11 @@
 """Weights are packed as their sources say, and the file opens with the stock library."""
 
 import errno
+import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import ml_dtypes
@@ -15,7 +17,8 @@ from aotlm.errors import AotlmError
 from aotlm.weights import weight as weight_module
 from aotlm.weights.file import WeightFilePlan, plan_weight_file, write_weight_file
 from aotlm.weights.layouts import DTYPES, Array
-from aotlm.weights.weight import Source, Weight, pack, unpack
+from aotlm.weights.weight import Reader, Source, Weight, pack, unpack
+from tests.unit.readers import rounding
 
 HIDDEN, INTERMEDIATE = 24, 40
 
@@ -39,8 +42,7 @@ CHECKPOINT: dict[str, Array] = {
 }
 
 
-def _read(name: str) -> Array:
-    return CHECKPOINT[name]
+_read = rounding(CHECKPOINT)
 
 
 def _rows(name: str, shape: tuple[int, ...], *sources: Source, layout: str = "panels") -> Weight:
@@ -106,54 +108,15 @@ def test_the_biases_of_gate_and_up_alternate_like_their_rows() -> None:
     assert not packed[2, :, 8:].any()
 
 
-@pytest.mark.parametrize("arrangement", ["rows", "gate_up"])
+@pytest.mark.parametrize("n_blocks", [1, 2, 5])
 def test_the_size_of_the_blocks_changes_nothing(
-    arrangement: str, monkeypatch: pytest.MonkeyPatch
+    n_blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = {"a": _tensor("a", 300, 6), "b": _tensor("b", 300, 6)}
-    sources = (Source("a"), Source("b"))
-    rows = 600 if arrangement == "rows" else 2 * 304
-    weight = Weight("ab", sources, arrangement, "panels", "f16", (rows, 6))
-    whole = pack(weight, table.__getitem__)
-    monkeypatch.setattr(weight_module, "BLOCK_VALUES", 1)
-    assert np.array_equal(pack(weight, table.__getitem__), whole)
-
-
-@pytest.mark.parametrize("dtype", ["f16", "bf16"])
-def test_values_are_rounded_to_nearest_even(dtype: str) -> None:
-    bits = 10 if dtype == "f16" else 7  # of the mantissa
-    step = 2.0**-bits
-    values = np.array([1 + step / 2, 1 + 3 * step / 2, 1 + 0.51 * step, -1 - step / 2], np.float32)
-    weight = Weight("v", (Source("v"),), "rows", "matrix", dtype, (4, 1))
-    packed = pack(weight, lambda name: values[:, None]).astype(np.float32)
-    assert list(packed[:, 0]) == [1, 1 + 2 * step, 1 + step, -1]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "value"), [("f16", 65520.0), ("f16", -1e6), ("bf16", 3.4e38), ("bf16", -3.4e38)]
-)
-def test_an_overflow_names_the_tensor_the_value_and_the_dtype(dtype: str, value: float) -> None:
-    up = CHECKPOINT["up"].copy()
-    up[39, 3] = value
-    weight = Weight("g", WEIGHTS[4].sources, "gate_up", "panels", dtype, (96, HIDDEN))
-    with pytest.raises(AotlmError, match=rf"tensor up holds .*, which overflows {dtype}; import"):
-        pack(weight, {**CHECKPOINT, "up": up}.__getitem__)
-
-
-def test_the_largest_f16_is_no_overflow() -> None:
-    weight = Weight("v", (Source("v"),), "rows", "matrix", "f16", (2, 1))
-    packed = pack(weight, lambda name: np.array([[65519.0], [-65519.0]], np.float32))
-    assert list(packed[:, 0]) == [65504, -65504]
-
-
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_value_that_is_not_finite_names_the_tensor(dtype: str, value: float) -> None:
-    q = CHECKPOINT["q"].copy()
-    q[7, 7] = value
-    weight = Weight("q+k", WEIGHTS[2].sources, "rows", "panels", dtype, (32, HIDDEN))
-    with pytest.raises(AotlmError, match="tensor q holds values that are not finite"):
-        pack(weight, {**CHECKPOINT, "q": q}.__getitem__)
+    read = rounding({"a": _tensor("a", 300, 6), "b": _tensor("b", 300, 6)})
+    weight = Weight("ab", (Source("a"), Source("b")), "gate_up", "panels", "f16", (2 * 304, 6))
+    whole = pack(weight, read)
+    monkeypatch.setattr(weight_module, "BLOCK_ROWS", n_blocks * weight_module.GATE_GROUP)
+    assert np.array_equal(pack(weight, read), whole)
 
 
 def test_the_stock_library_reads_what_was_packed(tmp_path: Path) -> None:
@@ -230,6 +193,25 @@ def test_a_real_model_has_hardly_any_padding() -> None:
     assert len(plan.header) + plan.data_size_bytes <= 1.001 * distinct
 
 
+def test_the_digest_is_that_of_the_file(tmp_path: Path) -> None:
+    digest = write_weight_file(plan_weight_file(WEIGHTS), _read, tmp_path / "w")
+    assert digest == hashlib.sha256((tmp_path / "w").read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("n_cpus", [1, 2, 64])
+def test_the_number_of_threads_changes_nothing(
+    tmp_path: Path, n_cpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow_first(name: str, dtype: str) -> Array:
+        time.sleep(0.05 if name == "embed" else 0)
+        return _read(name, dtype)
+
+    plan = plan_weight_file(WEIGHTS)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(n_cpus)))
+    digest = write_weight_file(plan, slow_first, tmp_path / "w")
+    assert digest == write_weight_file(plan, _read, tmp_path / "w")
+
+
 def test_two_runs_write_the_same_bytes(tmp_path: Path) -> None:
     _written(tmp_path / "a")
     _written(tmp_path / "b")
@@ -264,12 +246,12 @@ def test_an_interrupted_write_keeps_the_file_that_was_there(tmp_path: Path) -> N
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
 
 
-def _failing(error: BaseException) -> Callable[[str], Array]:
+def _failing(error: BaseException) -> Reader:
     """Return a reader that fails at the third tensor, when something was written."""
 
-    def read(name: str) -> Array:
+    def read(name: str, dtype: str) -> Array:
         if name == "q":
             raise error
-        return CHECKPOINT[name]
+        return _read(name, dtype)
 
     return read

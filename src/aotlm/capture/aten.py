@@ -95,6 +95,7 @@ def _gelu(type_: TensorType, x: Node, *, approximate: str = "none") -> Node:
     aten.unsqueeze.default,
     aten.squeeze.dim,
     aten.squeeze.dims,
+    aten.flatten.using_ints,
 )
 def _view(type_: TensorType, x: Node, *_: Any) -> Node:
     return make(ops.VIEW, [x], shape=type_.shape)
@@ -105,9 +106,22 @@ def _same(type_: TensorType, x: Node, **_: Any) -> Node:
     return x
 
 
-@_for(aten._to_copy.default)
-def _to_copy(type_: TensorType, x: Node, **_: Any) -> Node:
+@_for(
+    aten._to_copy.default,
+    aten.to.dtype,
+    aten.to.dtype_layout,
+    aten.to.device,
+    aten.type_as.default,
+)
+def _to_copy(type_: TensorType, x: Node, *_: Any, **__: Any) -> Node:
     return x if x.dtype == type_.dtype else make(ops.CAST, [x], dtype=type_.dtype)
+
+
+@_for(aten.dropout.default)
+def _dropout(type_: TensorType, x: Node, p: float, train: bool) -> Node:
+    if train:
+        raise ops.TypeMismatch("a model that is being trained")
+    return x
 
 
 @_for(aten.permute.default)
@@ -160,10 +174,32 @@ def _cat(type_: TensorType, parts: list[Node], dim: int = 0) -> Node:
     return make(ops.CONCAT, parts, dim=dim % len(type_.shape))
 
 
-@_for(aten.split_with_sizes.default)
-def _split(type_: Any, x: Node, sizes: list[int], dim: int = 0) -> list[Node]:
+@_for(aten.stack.default)
+def _stack(type_: TensorType, parts: list[Node], dim: int = 0) -> Node:
+    at = dim % len(type_.shape)
+    shape = (*type_.shape[:at], 1, *type_.shape[at + 1 :])
+    return make(ops.CONCAT, [make(ops.VIEW, [part], shape=shape) for part in parts], dim=at)
+
+
+@_for(aten.repeat_interleave.self_int)
+def _repeat_interleave(
+    type_: TensorType, x: Node, repeats: int, dim: int | None = None, **_: Any
+) -> Node:
+    if dim is None:
+        raise ops.TypeMismatch(f"all values of {x.type} repeated in one row")
+    at = dim % len(x.shape) + 1
+    single = make(ops.VIEW, [x], shape=(*x.shape[:at], 1, *x.shape[at:]))
+    several = make(ops.EXPAND, [single], shape=(*x.shape[:at], repeats, *x.shape[at:]))
+    return make(ops.VIEW, [several], shape=type_.shape)
+
+
+@_for(aten.split_with_sizes.default, aten.split.Tensor, aten.chunk.default)
+def _split(types: list[TensorType], x: Node, _: Any, dim: int = 0) -> list[Node]:
     at, start, parts = dim % len(x.shape), 0, []
-    for size in sizes:
+    for type_ in types:
+        size = type_.shape[at]
+        if not isinstance(size, int):
+            raise ops.TypeMismatch(f"a split of the dynamic dimension {at} of {x.type}")
         parts.append(make(ops.SLICE, [x], dim=at, start=start, end=start + size, step=1))
         start += size
     return parts
@@ -204,10 +240,20 @@ def _linear(type_: TensorType, x: Node, w: Node, bias: Node | None = None) -> No
     return product if bias is None else make(ops.ADD, [product, bias])
 
 
-@_for(aten.native_layer_norm.default)
+@_for(aten.layer_norm.default)
 def _layer_norm(
-    type_: Any, x: Node, shape: list[int], w: Node | None, bias: Node | None, eps: float
-) -> list[Node | None]:
-    norm = make(ops.LAYER_NORM, [x, *(p for p in (w, bias) if p is not None)], eps=eps,
+    type_: Any,
+    x: Node,
+    shape: list[int],
+    w: Node | None = None,
+    bias: Node | None = None,
+    eps: float = 1e-5,
+    *_: Any,
+) -> Node:
+    return make(ops.LAYER_NORM, [x, *(p for p in (w, bias) if p is not None)], eps=eps,
                 weight=w is not None, bias=bias is not None)  # fmt: skip
-    return [norm, None, None]
+
+
+@_for(aten.native_layer_norm.default)
+def _native_layer_norm(types: Any, *arguments: Any) -> list[Node | None]:
+    return [_layer_norm(types, *arguments), None, None]

@@ -15,6 +15,7 @@ import torch
 from torch.export.graph_signature import InputKind
 
 from aotlm.capture.aten import DTYPES, TABLE
+from aotlm.capture.nodes import is_attention, is_known, is_skipped, is_symbolic, needed
 from aotlm.capture.trace import Program
 from aotlm.errors import AotlmError
 from aotlm.graph import ops
@@ -23,9 +24,6 @@ from aotlm.graph.ir import Graph, Location, Node, TensorType, build, make
 from aotlm.weights.weight import Source, Weight
 
 PREFIX = "model."  # the wrapper's own attribute, before every name of the model's
-SKIPPED = ("_assert_tensor_metadata", "sym_size", "_assert_scalar", "sym_constrain_range",
-           "_local_scalar_dense", "_guards_fn")  # fmt: skip
-SYMBOLIC = ("_operator", "operator", "builtins", "math")
 
 
 class Unsupported(AotlmError):
@@ -132,7 +130,7 @@ class _Importer:
     def call(self, node: torch.fx.Node) -> Any:
         """Translate a node; note what cannot be, without what fails for that reason only."""
         operands = [self.values.get(operand) for operand in node.all_input_nodes]
-        is_missing = self.is_missing(node)
+        is_missing = isinstance(node.target, torch._ops.OpOverload) and not is_known(node.target)
         if not is_missing and any(operand is UNKNOWN for operand in operands):
             return UNKNOWN
         try:
@@ -146,24 +144,17 @@ class _Importer:
                 self.note(node, f"{node.target} (a size that is not linear in the tokens)")
             return UNKNOWN
 
-    def is_missing(self, node: torch.fx.Node) -> bool:
-        """Say whether the node's op has no Graph op in any form."""
-        name, target = str(node.target), node.target
-        is_known = target in TABLE or target is torch.ops.aotlm.attention.default
-        skipped = any(word in name for word in SKIPPED)
-        return isinstance(target, torch._ops.OpOverload) and not is_known and not skipped
-
     def translate(self, node: torch.fx.Node) -> Any:
         name = str(node.target)
         if "getitem" in name:
             return self.argument(node.args[0])[node.args[1]]
-        if name.startswith("<built-in") or getattr(node.target, "__module__", "") in SYMBOLIC:
+        if is_symbolic(node.target):
             value = node.meta.get("val")
             return self.dim(value) if value is not None else None
-        if any(skipped in name for skipped in SKIPPED):
+        if is_skipped(node.target):
             value = node.meta.get("val")
             return self.dim(value) if isinstance(value, (int, torch.SymInt)) else None
-        if node.target is torch.ops.aotlm.attention.default:
+        if is_attention(node.target):
             return self.attention(node)
         handler = TABLE.get(node.target)
         if handler is None:
@@ -188,7 +179,7 @@ class _Importer:
     def run(self) -> Graph:
         self.placeholders()
         outputs: list[Node] = []
-        for node in self.program.exported.graph.nodes:
+        for node in needed(self.program.exported.graph):
             if node.op == "call_function":
                 self.values[node] = self.call(node)
             elif node.op == "output":

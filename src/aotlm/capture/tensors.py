@@ -36,14 +36,25 @@ class StoredTensor:
     decode: Callable[[Array], Array]  # the stored bytes, u8 → the values
 
     def read(self) -> Array:
-        """Return the values as f32, C-contiguous.
+        """Return the values as f32, C-contiguous."""
+        return np.ascontiguousarray(self.load()[0], np.float32)
+
+    def load(self) -> tuple[Array, str]:
+        """Return the values in the float type they are stored in, and the stored bytes' sha256.
 
         The file is read, not mapped: pages of a mapping would count as the import's memory.
+
+        Raises:
+            AotlmError: the file ends inside the tensor, or holds other than floats.
         """
-        stored = np.fromfile(self.path, np.uint8, self.size_bytes, offset=self.offset_bytes)
-        if stored.size != self.size_bytes:
+        stored, total, end = np.empty(self.size_bytes, np.uint8), hashlib.sha256(), 0
+        for block in self.blocks():
+            stored[end : end + len(block)] = np.frombuffer(block, np.uint8)
+            total.update(block)
+            end += len(block)
+        if end != self.size_bytes:
             raise AotlmError(f"{self.path} ends inside {self.name}; fetch the model again")
-        return np.ascontiguousarray(self.decode(stored), np.float32).reshape(self.shape)
+        return self.decode(stored).reshape(self.shape), total.hexdigest()
 
     def digest(self) -> str:
         """Return the sha256 of the stored bytes."""

@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from aotlm.capture import attention
+from aotlm.capture.nodes import is_plain
 from aotlm.errors import AotlmError
 
 ROPE_TYPES: Final = ("default", "linear", "llama3", "yarn")
@@ -93,21 +94,25 @@ def _buffers(config: PretrainedConfig) -> dict[str, np.ndarray[Any, Any]]:
     }
 
 
-def _export(config: PretrainedConfig, decode: bool) -> torch.export.ExportedProgram:
-    n_tokens = 1 if decode else N_EXAMPLE_TOKENS
+def _export(config: PretrainedConfig, entry: str) -> torch.export.ExportedProgram:
+    """Export one entry point.
+
+    Decomposing means to trace again, which takes longer than the export itself; a program whose
+    ops all have their Graph op needs none.
+    """
+    n_tokens = N_EXAMPLE_TOKENS if entry == "prefill" else 1
     with FakeTensorMode(allow_non_fake_inputs=True):
         module = _Logits(_model(config))
         example = (torch.zeros(1, n_tokens, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
-        dynamic: Any = None if decode else ({1: torch.export.Dim.AUTO}, {})
+        dynamic: Any = ({1: torch.export.Dim.AUTO}, {}) if entry == "prefill" else None
         exported = torch.export.export(module, example, dynamic_shapes=dynamic, strict=False)
+    if is_plain(exported.graph):
+        return exported
     return exported.run_decompositions(_decompositions())
 
 
 def _decompositions() -> dict[Any, Any]:
-    """Return torch's core decompositions without that of `linear`.
-
-    Its views and symbolic sizes are a quarter of the time that capture takes.
-    """
+    """Return torch's core decompositions without that of `linear`: its views take long to trace."""
     table = torch.export.default_decompositions()
     table.pop(torch.ops.aten.linear.default)
     return dict(table)
@@ -117,6 +122,20 @@ def trace(config: PretrainedConfig) -> tuple[Program, Program]:
     """Return the prefill and the decode program of the model.
 
     Raises:
+        AotlmError: as `trace_entry`.
+    """
+    prefill = trace_entry(config, "prefill")
+    return prefill, trace_entry(config, "decode", prefill.buffers)
+
+
+def trace_entry(
+    config: PretrainedConfig, entry: str, buffers: Mapping[str, np.ndarray[Any, Any]] | None = None
+) -> Program:
+    """Return the program of one entry point, "prefill" or "decode".
+
+    `buffers` are those of the model's other program, if there is one already.
+
+    Raises:
         AotlmError: the model does not trace into exactly one graph, with torch's reason.
     """
     check_config(config)
@@ -124,11 +143,8 @@ def trace(config: PretrainedConfig) -> tuple[Program, Program]:
     with warnings.catch_warnings(), attention.refused() as refused:
         warnings.simplefilter("ignore")
         try:
-            buffers = _buffers(config)
-            prefill, decode = (
-                Program(_export(config, decode), buffers, tuple(refused))
-                for decode in (False, True)
-            )
+            known = _buffers(config) if buffers is None else buffers
+            return Program(_export(config, entry), known, tuple(refused))
         except AotlmError:
             raise
         except Exception as error:
@@ -139,4 +155,3 @@ def trace(config: PretrainedConfig) -> tuple[Program, Program]:
                 f"{config.architectures or config.model_type} cannot be captured as one graph: "
                 f"{type(error).__name__}: {reason}; run with --debug for the trace"
             ) from error
-    return prefill, decode

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import os
+from collections import Counter, deque
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -26,6 +29,7 @@ ALIGNMENT_BYTES: Final = 64
 DATA_ALIGNMENT_BYTES: Final = 4096
 LENGTH_BYTES: Final = 8  # a safetensors file starts with the header's length, u64 little-endian
 PAD: Final = "__pad."
+MAX_THREADS: Final = 4  # each holds a weight and its sources, so memory bounds their number
 SAFETENSORS_DTYPES: Final = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
 
 
@@ -73,28 +77,49 @@ def plan_weight_file(
 
 def write_weight_file(
     plan: WeightFilePlan, read: Reader, path: Path, progress: Progress = silent
-) -> None:
-    """Write the file, one weight in memory at a time; it is whole or absent.
+) -> str:
+    """Write the file, a few weights in memory at a time, and return its sha256.
 
-    `read` gives a source tensor as f32.
+    The file is whole or absent. `read` gives a source tensor in a dtype; threads call it.
 
     Raises:
-        AotlmError: a tensor cannot be stored in its dtype, or the file cannot be written.
+        AotlmError: the file cannot be written.
     """
-    with new_file(path) as made, made.open("wb") as file:
-        file.write(plan.header)
+    total = hashlib.sha256()
+    with new_file(path) as made, made.open("wb") as file, closing(_packed(plan, read)) as packed:
+
+        def write(data: bytes | memoryview) -> None:
+            file.write(data)
+            total.update(data)
+
+        write(plan.header)
         end = 0
-        for done, weight in enumerate(plan.weights, start=1):
+        for done, (weight, array) in enumerate(zip(plan.weights, packed, strict=True), start=1):
             begin = plan.offsets_bytes[weight.name]
-            file.write(bytes(begin - end))
-            _write(file, pack(weight, read))
+            write(bytes(begin - end))
+            # bf16 is no type that the buffer protocol knows
+            write(array.reshape(-1).view(np.uint8).data)
             end = begin + weight.size_bytes
             progress(done, len(plan.weights), weight.name)
+    return total.hexdigest()
 
 
-def _write(file: IO[bytes], array: np.ndarray[Any, Any]) -> None:
-    # bf16 is no type that the buffer protocol knows
-    file.write(array.reshape(-1).view(np.uint8).data)
+def _packed(plan: WeightFilePlan, read: Reader) -> Generator[np.ndarray[Any, Any], None, None]:
+    """Yield the packed weights in order; threads work ahead, one weight each.
+
+    What takes long in packing (reading, digests, conversion, copies) runs without Python's lock.
+    """
+    n_threads = min(len(os.sched_getaffinity(0)), MAX_THREADS)
+    pool, ahead = ThreadPoolExecutor(n_threads), deque[Future[np.ndarray[Any, Any]]]()
+    try:
+        for weight in plan.weights:
+            ahead.append(pool.submit(pack, weight, read))
+            if len(ahead) > n_threads:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _check_names(weights: Sequence[Weight]) -> None:

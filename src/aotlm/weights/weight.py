@@ -9,15 +9,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotlm.errors import AotlmError
 from aotlm.weights.layouts import DTYPES, LAYOUTS, Layout
 
 Array = np.ndarray[Any, Any]
-Reader = Callable[[str], Array]
+Reader = Callable[[str, str], Array]  # tensor, dtype → its values, rounded to nearest even
 
 GATE_GROUP: Final = 16  # output rows of gate and of up that alternate
-GROUP_ROWS: Final = 64  # rows converted at a time are a multiple of this: of panels and of groups
-BLOCK_VALUES: Final = 1 << 17  # values converted at a time: as many as stay in a core's cache
+BLOCK_ROWS: Final = 64  # rows interleaved at a time: a multiple of panels and of groups
 
 
 @dataclass(frozen=True)
@@ -61,30 +59,13 @@ class Weight:
         return math.prod(self.stored_shape) * DTYPES[self.dtype].itemsize
 
 
-def _read(source: Source, read: Reader) -> Array:
+def _read(source: Source, dtype: str, read: Reader) -> Array:
     if not source.tensor:
         begin, end = source.rows or (0, 0)
-        return np.zeros(end - begin, np.float32)
-    array = read(source.tensor)
+        return np.zeros(end - begin, DTYPES[dtype])
+    array = read(source.tensor, dtype)
     array = array.T if source.transposed else array
     return array[slice(*source.rows)] if source.rows else array
-
-
-def _convert(rows: Array, dtype: str, tensor: str) -> Array:
-    """Return the rows in the dtype, rounded to nearest even."""
-    peak = np.maximum(rows.max(initial=0), -rows.min(initial=0))  # propagates NaN
-    if not np.isfinite(peak):
-        raise AotlmError(
-            f"the tensor {tensor} holds values that are not finite; the checkpoint is damaged, "
-            "so fetch it again"
-        )
-    with np.errstate(over="ignore"):
-        if not np.isfinite(peak.astype(DTYPES[dtype])):
-            raise AotlmError(
-                f"the tensor {tensor} holds {peak:.6g}, which overflows {dtype}; "
-                "import with --dtype bf16 or f32"
-            )
-    return rows.astype(DTYPES[dtype], order="C", copy=False)
 
 
 def _groups(rows: Array) -> Array:
@@ -100,31 +81,17 @@ def interleave(gate: Array, up: Array) -> Array:
     return pair.reshape(-1, *gate.shape[1:])
 
 
-def _block_rows(array: Array) -> int:
-    n_columns = max(math.prod(array.shape[1:]), 1)
-    return max(BLOCK_VALUES // n_columns // GROUP_ROWS, 1) * GROUP_ROWS
-
-
 def _rows(weight: Weight, read: Reader) -> Iterator[Array]:
-    """Yield the sources' rows one below the other, in blocks of the stored dtype."""
+    """Yield the sources' rows one below the other."""
     for source in weight.sources:
-        array = _read(source, read)
-        step = _block_rows(array)
-        for begin in range(0, len(array), step):
-            yield _convert(array[begin : begin + step], weight.dtype, source.tensor)
+        yield _read(source, weight.dtype, read)
 
 
 def _gate_up(weight: Weight, read: Reader) -> Iterator[Array]:
-    """Yield the interleaved rows of the two sources, in blocks of the stored dtype."""
-    names = [source.tensor for source in weight.sources]
-    arrays = [_read(source, read) for source in weight.sources]
-    step = _block_rows(arrays[0])
-    for begin in range(0, len(arrays[0]), step):
-        gate, up = (
-            _convert(array[begin : begin + step], weight.dtype, name)
-            for array, name in zip(arrays, names, strict=True)
-        )
-        yield interleave(gate, up)
+    """Yield the interleaved rows of the two sources, in blocks."""
+    gate, up = (_read(source, weight.dtype, read) for source in weight.sources)
+    for begin in range(0, len(gate), BLOCK_ROWS):
+        yield interleave(gate[begin : begin + BLOCK_ROWS], up[begin : begin + BLOCK_ROWS])
 
 
 ARRANGEMENTS: Final[Mapping[str, Callable[[Weight, Reader], Iterator[Array]]]] = {
@@ -134,14 +101,7 @@ ARRANGEMENTS: Final[Mapping[str, Callable[[Weight, Reader], Iterator[Array]]]] =
 
 
 def pack(weight: Weight, read: Reader) -> Array:
-    """Return the stored array in the weight's dtype.
-
-    `read` gives a source tensor as f32. Rounds to nearest even. Holds the sources, the result and
-    half a megabyte or so between them.
-
-    Raises:
-        AotlmError: a value that is not finite, or that overflows the dtype, with the tensor's name.
-    """
+    """Return the stored array in the weight's dtype; holds the sources and the result."""
     out = np.zeros(weight.stored_shape, DTYPES[weight.dtype])
     first_row = 0
     for rows in ARRANGEMENTS[weight.arrangement](weight, read):

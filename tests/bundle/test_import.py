@@ -1,0 +1,109 @@
+"""An import is whole, or one sentence and nothing: also where the weights are written beside it."""
+
+import hashlib
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from aotlm import compiler
+from aotlm.capture.source import open_model
+from aotlm.compiler import import_model
+from aotlm.errors import AotlmError
+from aotlm_runtime.manifest import read_model_file
+from tests.unit.checkpoints import edit, saved
+
+N_LARGE_TOKENS = 9000  # makes the weights the only file of more than FILE_BYTES
+FILE_BYTES = 400_000
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    saved(folder, tie_word_embeddings=False, vocab_size=N_LARGE_TOKENS)
+    return folder
+
+
+def _refusal(model: Path, wanted: type[BaseException] = AotlmError) -> str:
+    """Import what cannot be imported over an older import; that one stays, and nothing else."""
+    out = model.parent / "out"
+    (out / "import").mkdir(parents=True)
+    (out / "import" / "old").touch()
+    children = _children()
+    with pytest.raises(wanted) as caught:
+        import_model(str(model), out=out, force=True)
+    assert [path.relative_to(out).as_posix() for path in sorted(out.rglob("*"))] == [
+        "import",
+        "import/old",
+    ]
+    assert _children() == children
+    return str(caught.value)
+
+
+def _children() -> str:
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
+
+
+@contextmanager
+def _small_files() -> Iterator[None]:
+    """Let no file grow past FILE_BYTES: writing fails as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_the_recorded_digests_are_those_of_the_files_and_tensors(model: Path) -> None:
+    out = import_model(str(model), out=model.parent / "out")
+    recorded = read_model_file(out / "import" / "model.json")
+    assert any(file.path == "weights.safetensors" for file in recorded.files)
+    for file in recorded.files:
+        content = (out / "import" / file.path).read_bytes()
+        assert file.sha256 == hashlib.sha256(content).hexdigest()
+    tensors = open_model(str(model)).tensors
+    assert [tensor.name for tensor in recorded.source_tensors] == tensors.names()
+    for tensor in recorded.source_tensors:
+        assert tensor.sha256 == tensors.digest(tensor.name)[2]
+
+
+def test_a_damaged_tensor_is_named(model: Path) -> None:
+    edit(model, lambda tensors: tensors["model.norm.weight"].fill_(torch.nan))
+    assert _refusal(model).startswith("the tensor model.norm.weight holds values that are not")
+
+
+def test_a_file_that_cannot_grow_is_one_sentence(model: Path) -> None:
+    with _small_files():
+        assert "weights.safetensors was not written: File too large; make" in _refusal(model)
+
+
+def test_a_writer_that_is_killed_is_one_sentence(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_weights(plan: Any, tensors: Any, buffers: Any, path: Path, progress: Any) -> None:
+        path.write_bytes(plan.header)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(compiler, "write_weights", write_weights)
+    assert _refusal(model).startswith("the process that writes the weights was killed (SIGKILL)")
+
+
+@pytest.mark.parametrize("error", [AotlmError, KeyboardInterrupt])
+def test_what_fails_beside_the_writer_ends_it(
+    model: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def to_program(captured: Any, entry: str, *rest: Any) -> Any:
+        if entry == "decode":
+            raise error("decode fails")
+        return whole(captured, entry, *rest)
+
+    whole = compiler.to_program
+    monkeypatch.setattr(compiler, "to_program", to_program)
+    assert _refusal(model, error) == "decode fails"
