@@ -119,7 +119,8 @@ def repro(
 @command("compare")
 def compare(c: Context, first: str | None = None, second: str | None = None) -> None:
     """Compare two bundles, as folders or archives, byte by byte."""
-    from aotlm.repro.compare import bundle_digest, check_same
+    from aotlm.repro.compare import bundle_digest
+    from aotlm.repro.same import check_same
 
     one, two = _named("first", first), _named("second", second)
     check_same(one, two)
