@@ -18,11 +18,17 @@ WORKERS = ("-n", "2", "--dist", "loadfile")
 
 
 @command("toolchain")
-def toolchain(c: Context, engine: str | None = None, base_image: str | None = None) -> None:
+def toolchain(
+    c: Context,
+    engine: str | None = None,
+    base_image: str | None = None,
+    cache: str | None = None,
+) -> None:
     """Make the pinned toolchain ready: image, or wheels here."""
     from aotlm.toolchain.prepare import prepare_toolchain
 
-    prepare_toolchain(toolchain_settings(c, engine, base_image))
+    settings = toolchain_settings(c, engine, base_image)
+    prepare_toolchain(settings, Path(cache) if cache else None)
 
 
 @command("image")

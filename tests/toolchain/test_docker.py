@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import docker
+import pexpect
 import pytest
 from docker.models.images import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -85,6 +87,55 @@ def test_files_belong_to_the_caller(built: dict[str, Path]) -> None:
     made = sorted(built["docker"].rglob("*"))
     assert {path.stat().st_uid for path in made} == {os.getuid()}
     assert {path.stat().st_gid for path in made} == {os.getgid()}
+
+
+def test_a_caller_with_another_umask_gets_the_same_modes(
+    work: Path, built: dict[str, Path]
+) -> None:
+    modes = {}
+    for engine in ("docker", "local"):
+        folder = work / f"private {engine}"
+        folder.mkdir()
+        shutil.copytree(built["local"] / "tiny-f16", folder / "tiny-f16")
+        shutil.rmtree(folder / "tiny-f16" / "bundle")
+        before = os.umask(0o027)
+        try:
+            done = inv("package", "--dir=tiny-f16", f"--engine={engine}", cwd=folder)
+        finally:
+            os.umask(before)
+        assert done.returncode == 0, done.stderr
+        made = [*(folder / "tiny-f16" / "bundle").rglob("*"), folder / ARCHIVE]
+        modes[engine] = {str(path.relative_to(folder)): path.stat().st_mode for path in made}
+    assert modes["docker"] == modes["local"]
+    assert modes["docker"][ARCHIVE] & 0o777 == 0o640
+
+
+def test_on_a_terminal_the_bars_are_drawn_and_the_answer_stays_apart(
+    built: dict[str, Path],
+) -> None:
+    """Only stderr is a terminal here; the last bar is cleared, as outside."""
+    screens, answers = {}, {}
+    for engine, folder in built.items():
+        inv_words = [sys.executable, "-m", "invoke", f"--search-root={ROOT}", "package"]
+        words = [*inv_words, "--dir=tiny-f16", f"--engine={engine}"]
+        child = pexpect.spawn(
+            "/bin/sh", ["-c", f"exec {shlex.join(words)} >answer"],
+            cwd=folder, encoding="utf-8", timeout=300, dimensions=(24, 91),
+        )  # fmt: skip
+        child.expect(pexpect.EOF)
+        child.close()
+        assert child.exitstatus == 0, child.before
+        lines = child.before.split("\r")
+        screens[engine] = [line for line in lines if "|" in line]
+        answers[engine] = (folder / "answer").read_bytes()
+        assert lines[-1] == ""
+        assert lines[-2].strip(" ") == ""
+    assert all(line.startswith("package: ") for line in screens["docker"] + screens["local"])
+    assert screens["docker"] != []
+    assert max(map(len, screens["docker"])) in (90, 91)
+    assert max(map(len, screens["local"])) in (90, 91)
+    assert answers["docker"] == answers["local"]
+    assert answers["docker"].startswith(b"packaged tiny-f16/bundle and ")
 
 
 def test_native_is_the_same_cpu_inside(toolchain: Image, engine: docker.DockerClient) -> None:

@@ -184,6 +184,20 @@ def test_the_jobs_run_here_in_their_order(
     assert set(lines) <= runner.done
 
 
+def test_a_cache_has_the_key_of_all_that_its_images_are_made_from() -> None:
+    """What else changes an environment is its base, which is a pin too."""
+    inputs = ("docker/pins.toml", "docker/requirements.lock", "docker/environment.Dockerfile")
+    steps = [step for step in STEPS if step.get("uses", "").startswith("actions/cache@")]
+    assert steps
+    for step in steps:
+        key = step["with"]["key"]
+        assert "restore-keys" not in step["with"]
+        assert re.findall(r"'([^']+)'", key[key.index("hashFiles(") :]) == list(inputs)
+        assert any(f"--cache={path}" in line["run"] for path in step["with"]["path"].split()
+                   for line in STEPS if "run" in line)  # fmt: skip
+    assert all((ROOT / path).is_file() for path in inputs)
+
+
 def test_inv_lint_checks_the_workflows() -> None:
     from aotlm.toolchain.lint import CHECKS
 
