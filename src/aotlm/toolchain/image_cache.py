@@ -17,7 +17,8 @@ from aotlm.outputs import new_file
 from aotlm.progress import note
 
 _CHUNK_BYTES = 1 << 20
-_LEVEL = 9
+# Of the toolchain's wheels, 3.2 GB: 1.2 GB in 29 s of CPU; level 9 makes it 1.1 GB in 110 s.
+_LEVEL = 3
 # What describes an image is some kilobytes of JSON.
 _SMALL_BYTES = 1 << 20
 
