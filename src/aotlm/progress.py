@@ -4,11 +4,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from tqdm import tqdm
 
 MAX_LINES = 25
-# Set where somebody else shows this process's stderr on a terminal.
+# The columns of the terminal that another process shows our stderr on; 0 where it does not know.
 TERMINAL_VARIABLE = "AOTLM_TERMINAL"
 
 # done, total, what was done last
@@ -31,26 +32,30 @@ def _line(title: str, done: int, total: int, what: str) -> None:
 
 
 def terminal_variables() -> dict[str, str]:
-    """Return variables with which another process, whose stderr we show, draws bars as we would.
-
-    They are none unless our stderr is a terminal. The size is the present one: tqdm reads it from
-    COLUMNS and LINES where there is no terminal to ask.
-    """
+    """Return variables with which another process, whose stderr we show, draws bars as we would."""
     if not sys.stderr.isatty():
         return {}
-    size = os.get_terminal_size(sys.stderr.fileno())
-    if not size.columns:  # a terminal that does not know
-        return {TERMINAL_VARIABLE: "1"}
-    return {TERMINAL_VARIABLE: "1", "COLUMNS": str(size.columns), "LINES": str(size.lines)}
+    return {TERMINAL_VARIABLE: str(os.get_terminal_size(sys.stderr.fileno()).columns)}
+
+
+def _width() -> dict[str, Any] | None:
+    """What tells tqdm the width of a bar; None where stderr is shown on no terminal."""
+    if sys.stderr.isatty():
+        return {"dynamic_ncols": True}
+    columns = os.environ.get(TERMINAL_VARIABLE, "")
+    if not columns.isdecimal():
+        return None
+    return {"ncols": int(columns) - 1} if int(columns) else {}  # the last column is left free
 
 
 @contextmanager
 def shown(title: str) -> Iterator[Progress]:
     """Yield a progress function that shows itself on stderr under `title`."""
-    if not (sys.stderr.isatty() or os.environ.get(TERMINAL_VARIABLE)):
+    width = _width()
+    if width is None:
         yield lambda done, total, what: _line(title, done, total, what)
         return
-    with tqdm(desc=title, leave=False, dynamic_ncols=True) as bar:
+    with tqdm(desc=title, leave=False, **width) as bar:
 
         def advance(done: int, total: int, what: str) -> None:
             bar.total = total

@@ -63,12 +63,13 @@ def test_no_engine_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_auto_takes_this_machine_without_an_engine_and_says_so(tmp_path: Path) -> None:
+    where = f"unix://{tmp_path}/no.sock"
     done = inv(
         "compile", "--dir=nothing", cwd=tmp_path,
-        AOTLM_ENGINE="auto", DOCKER_HOST=f"unix://{tmp_path}/no.sock",
+        AOTLM_ENGINE="auto", DOCKER_HOST=where,
     )  # fmt: skip
     lines = done.stderr.splitlines()
-    assert lines[0] == "engine: this machine (no Docker engine answers)"
+    assert lines[0] == f"engine: this machine (no Docker engine answers at {where})"
     assert lines[1].startswith("error: nothing/import/model.json is missing")
 
 
