@@ -11,20 +11,28 @@ from aotlm.emit import build as b
 from aotlm.emit.context import FunctionContext
 from aotlm.emit.memory import emit_cache_write
 from aotlm.graph import ops
-from aotlm.graph.dims import Dim, Linear
+from aotlm.graph.dims import Dim, Linear, add, product, scale
 from aotlm.graph.ir import Node
 from aotlm.passes.plan_workspace import Placement
 from aotlm.weights.weight import Weight
 
 DECODE_BLOCK = 256  # positions of one partial result of decode attention
+PACKED_ROWS = 6  # rows of a tile of packed rows, at most
+PACKED_K = 8  # columns of such a row that lie together
 
 
 def scratch_bytes(node: Node) -> Dim:
-    """Return the bytes of scratch of a node: decode attention's partial results.
+    """Return the bytes of scratch of a node.
 
-    One (maximum, sum, E sums) in f32 for each head and block of 256 positions; C is a multiple of
-    64, so there are at most C/256 + 1 blocks.
+    Decode attention keeps its partial results: one (maximum, sum, E sums) in f32 for each head and
+    block of 256 positions; C is a multiple of 64, so there are at most C/256 + 1 blocks. A linear
+    of more than one row keeps them packed in f32, in tiles that are all as large as the largest.
     """
+    if node.op is ops.LINEAR:
+        k = int(str(node.operands[0].shape[-1]))
+        n_rows = product(node.operands[0].shape[:-1])
+        row_bytes = -(-k // PACKED_K) * PACKED_K * 4
+        return 0 if n_rows == 1 else scale(add(n_rows, PACKED_ROWS - 1), row_bytes)
     if node.op is not ops.ATTENTION or node.attrs["kernel"] != "grouped":
         return 0
     _, _, heads, width = node.shape
@@ -69,7 +77,8 @@ def _erased(value: ir.Value) -> ir.Value:
 
 
 def emit_linear(context: FunctionContext, node: Node) -> None:
-    """Emit linear: the kernel (x, w, [bias], [residual], y), all row-major but w in its layout."""
+    """Emit linear: the kernel (x, w, [bias], [residual], y, [scratch]), all row-major but w in its
+    layout."""
     x, w, *rest = node.operands
     weight: Weight = w.attrs["weight"]
     n, k = weight.shape
@@ -84,6 +93,8 @@ def emit_linear(context: FunctionContext, node: Node) -> None:
     if node.attrs.get("residual"):
         operands.append(_erased(_matrix(context, context.place(extra.pop(0)), n_out)))
     operands.append(_erased(_matrix(context, context.place(node), n_out)))
+    if node in context.plan.scratch:
+        operands.append(context.scratch(node))
     facts = _described(
         "linear", n=n, k=k, n_out=n_out, weight=weight.dtype, layout=weight.layout,
         **{name: node.attrs.get(name)

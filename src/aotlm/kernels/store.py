@@ -6,20 +6,24 @@ order, on the tile that is still in registers.
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, Final
 
 from mlir import ir
-from mlir.dialects import arith, vector
+from mlir.dialects import arith, memref, vector
 
 from aotlm.emit import build as b
 from aotlm.emit import mathlib
-from aotlm.weights.layouts import LAYOUTS
+from aotlm.weights.layouts import DTYPES, LAYOUTS
 from aotlm.weights.weight import GATE_GROUP
+
+_LINE_BYTES: Final = 64
 
 
 class Operands:
     """A linear kernel's facts and arguments: x [M, K] f32 (bf16 for bf16 weights), w in its
-    layout, bias [N] f32 if any, residual [M, n_out] f32 if any, y [M, n_out] f32."""
+    layout, bias [N] f32 if any, residual [M, n_out] f32 if any, y [M, n_out] f32, and the scratch
+    for packed rows where M can be more than 1."""
 
     def __init__(self, facts: dict[str, Any], arguments: list[ir.Value]) -> None:
         self.facts = facts
@@ -29,14 +33,35 @@ class Operands:
         self.x, self.w = left.pop(0), left.pop(0)
         self.bias = left.pop(0) if facts.get("bias") else None
         self.residual = left.pop(0) if facts.get("residual") else None
-        (self.y,) = left
+        self.y, *scratch = left
+        self.scratch = scratch[0] if scratch else None
+        self.line = _LINE_BYTES // DTYPES[facts["weight"]].itemsize
         if self.layout.k_pack > 1:
             self.w = _flat_packs(self.w)
+
+    @property
+    def n_rows(self) -> ir.Value:
+        """Return M."""
+        return memref.dim(self.x, b.index(0))
 
     @property
     def n_panels(self) -> int:
         """Return the panels of w; the last one may have columns that do not exist."""
         return -(-self.n // self.layout.panel)
+
+    def flat_weights(self) -> ir.Value:
+        """Return w in one dimension."""
+        n_elements = math.prod(ir.MemRefType(self.w.type).shape)
+        return b.reinterpret(self.w, self.facts["weight"], 0, [n_elements], [1])
+
+    def panel_start(self, p: ir.Value) -> ir.Value:
+        """Return where panel p begins in the flat weights."""
+        return arith.muli(p, b.index(math.prod(ir.MemRefType(self.w.type).shape[1:])))
+
+    def prefetch(self, flat: ir.Value, start: ir.Value, n: int, locality: int) -> None:
+        """Ask for n of the flat weights, which may end behind the last one."""
+        for element in range(0, n, self.line):
+            memref.PrefetchOp(flat, [b.plus(start, element)], False, locality, True)
 
 
 def widen_pairs(w: ir.Value) -> tuple[ir.Value, ir.Value]:
