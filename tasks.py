@@ -18,11 +18,17 @@ WORKERS = ("-n", "2", "--dist", "loadfile")
 
 
 @command("toolchain")
-def toolchain(c: Context, engine: str | None = None, base_image: str | None = None) -> None:
+def toolchain(
+    c: Context,
+    engine: str | None = None,
+    base_image: str | None = None,
+    cache: str | None = None,
+) -> None:
     """Make the pinned toolchain ready: image, or wheels here."""
     from aotlm.toolchain.prepare import prepare_toolchain
 
-    prepare_toolchain(toolchain_settings(c, engine, base_image))
+    settings = toolchain_settings(c, engine, base_image)
+    prepare_toolchain(settings, Path(cache) if cache else None)
 
 
 @command("image")
@@ -119,7 +125,8 @@ def repro(
 @command("compare")
 def compare(c: Context, first: str | None = None, second: str | None = None) -> None:
     """Compare two bundles, as folders or archives, byte by byte."""
-    from aotlm.repro.compare import bundle_digest, check_same
+    from aotlm.repro.compare import bundle_digest
+    from aotlm.repro.same import check_same
 
     one, two = _named("first", first), _named("second", second)
     check_same(one, two)

@@ -7,4 +7,6 @@ ENV PYTHONPATH=/opt/aotlm/project/src:/opt/aotlm/project/runtime \
     AOTLM_ENGINE=local HOME=/tmp USER=aotlm
 RUN python -c "import aotlm.toolchain.check as check, aotlm.toolchain.pins as pins; \
 check.check_toolchain(pins.read_pins().for_image())"
-ENTRYPOINT ["inv", "--search-root=/opt/aotlm/project"]
+# The caller's umask: its files are as if made outside.
+ENTRYPOINT ["/bin/sh", "-c", \
+    "umask ${AOTLM_UMASK:-022} && exec inv --search-root=/opt/aotlm/project \"$@\"", "inv"]

@@ -37,6 +37,7 @@ HELP = {
     "identity_provider": "who vouches for the identity; default: GitHub Actions",
     "engine": "auto, docker or local: where the stage runs; default: AOTLM_ENGINE, else auto",
     "base_image": "what the images are built on instead of the pinned image",
+    "cache": "a folder that keeps the image of the wheels, for another engine to load",
     "tag": "the name of the image; default: aotlm-<model>-<dtype>",
     "peers": "what to compare with, by commas: llama.cpp, torch; default: nothing",
     "repeat": "pairs of a decode step and its limit; default: 100",

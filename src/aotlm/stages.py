@@ -17,7 +17,7 @@ from aotlm.buildrecord import ORIGIN_VARIABLE, origin
 from aotlm.capture.demo import demo_gguf
 from aotlm.capture.source_hub import fetch_from_hub, is_hub_id
 from aotlm.demo import DEFAULT_MODEL, default_folder
-from aotlm.progress import shown
+from aotlm.progress import shown, terminal_variables
 from aotlm.toolchain.container import run_in_container
 from aotlm.toolchain.engine import Settings, connect_or_none
 from aotlm.toolchain.images import ensure_toolchain, find_toolchain
@@ -55,7 +55,8 @@ def run_stage(name: str, words: Words, settings: Settings) -> int | None:
         _say(f"docker, {image.tags[0]}")
     words, view = _VIEWS[name](words)
     # a container has no checkout to ask
-    env = {**view.env, ORIGIN_VARIABLE: msgspec.json.encode(origin()).decode()}
+    told = {ORIGIN_VARIABLE: msgspec.json.encode(origin()).decode()}
+    env = {**view.env, **told, **terminal_variables()}
     with _folders(view.writable):
         arguments = [name, *_as_arguments(words)]
         return run_in_container(

@@ -14,19 +14,8 @@ from aotlm.bundle.package import package
 from aotlm.codegen.compile import compile_import
 from aotlm.errors import AotlmError
 from aotlm_runtime.manifest import read_manifest
+from tests.bundle.conftest import TARGET
 from tests.unit.handwritten import leave_kernels, write_import
-
-TARGET = "x86-64-v3"
-
-
-@pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("stages") / "counter-f32"
-    with pytest.MonkeyPatch.context() as patch:
-        leave_kernels(patch)
-        write_import(out)
-        compile_import(out, TARGET)
-    return out
 
 
 @pytest.fixture

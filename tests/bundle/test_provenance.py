@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aotlm.buildrecord import Origin, build_record, write_build_record
+from aotlm.buildrecord import ORIGIN_VARIABLE, Origin, build_record, write_build_record
 from aotlm.bundle.package import package
 from aotlm.bundle.provenance import (
     FILE,
@@ -20,32 +20,26 @@ from aotlm.bundle.provenance import (
 )
 from aotlm.capture.inputs import input_files
 from aotlm.capture.source import open_model
-from aotlm.codegen.compile import compile_import
 from aotlm.errors import AotlmError
 from aotlm_runtime.bundle import open_bundle
 from aotlm_runtime.manifest import SourceTensor, encode, read_manifest
+from tests.bundle.conftest import KNOWN, TARGET
 from tests.unit.checkpoints import saved
-from tests.unit.handwritten import leave_kernels, write_import
-
-TARGET = "x86-64-v3"
-KNOWN = Origin(commit="a" * 40, dirty=False, pins_sha256="b" * 64)
+from tests.unit.handwritten import write_import
 
 
 @pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("stages") / "counter-f32"
+def packaged(stages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = Path(shutil.copytree(stages, tmp_path_factory.mktemp("packaged") / stages.name))
     with pytest.MonkeyPatch.context() as patch:
-        leave_kernels(patch)
-        patch.setenv("AOTLM_ORIGIN", encode(KNOWN).decode())
-        write_import(out)
-        compile_import(out, TARGET)
+        patch.setenv(ORIGIN_VARIABLE, encode(KNOWN).decode())
         package(out)
     return out
 
 
 @pytest.fixture
-def statement(stages: Path) -> dict[str, Any]:
-    return dict(json.loads((stages / "bundle" / "provenance.json").read_text()))
+def statement(packaged: Path) -> dict[str, Any]:
+    return dict(json.loads((packaged / "bundle" / "provenance.json").read_text()))
 
 
 def test_it_is_an_in_toto_statement_with_slsa_provenance(statement: dict[str, Any]) -> None:
@@ -62,9 +56,9 @@ def test_it_is_an_in_toto_statement_with_slsa_provenance(statement: dict[str, An
 
 
 def test_its_subjects_are_all_files_but_the_manifest_and_itself(
-    stages: Path, statement: dict[str, Any]
+    packaged: Path, statement: dict[str, Any]
 ) -> None:
-    bundle = stages / "bundle"
+    bundle = packaged / "bundle"
     found = {item["name"]: item["digest"]["sha256"] for item in statement["subject"]}
     paths = [path for path in bundle.rglob("*") if path.is_file()]
     assert found == {
@@ -105,8 +99,8 @@ def test_the_import_names_its_passes_tensors_and_files(tmp_path: Path) -> None:
     assert names == ["config.json", "generation_config.json"]
 
 
-def test_inputs_are_sorted_and_differ_by_name_dtype_shape_or_bytes(stages: Path) -> None:
-    model = write_import(stages.parent / "other")
+def test_inputs_are_sorted_and_differ_by_name_dtype_shape_or_bytes(tmp_path: Path) -> None:
+    model = write_import(tmp_path)
     names = ("b", "a")
     tensors = [SourceTensor(name=n, dtype="F16", shape=[2, 3], sha256="c" * 64) for n in names]
     records = [build_record("import", ())]
@@ -123,9 +117,9 @@ def test_inputs_are_sorted_and_differ_by_name_dtype_shape_or_bytes(stages: Path)
 
 
 def test_stages_of_other_commits_are_told_apart(
-    stages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    packaged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = Path(shutil.copytree(stages, tmp_path / "out"))
+    out = Path(shutil.copytree(packaged, tmp_path / "out"))
     later = Origin(commit="c" * 40, dirty=True, pins_sha256="unknown")
     monkeypatch.setenv("AOTLM_ORIGIN", encode(later).decode())
     package(out)
@@ -136,8 +130,8 @@ def test_stages_of_other_commits_are_told_apart(
     ]
 
 
-def test_a_stage_without_its_record_is_named(stages: Path, tmp_path: Path) -> None:
-    out = Path(shutil.copytree(stages, tmp_path / "out"))
+def test_a_stage_without_its_record_is_named(packaged: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(packaged, tmp_path / "out"))
     (out / "import" / "build.json").write_text("{}")
     with pytest.raises(AotlmError, match=r"build\.json is broken.*run inv import --force again"):
         package(out)

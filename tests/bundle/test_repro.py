@@ -14,10 +14,11 @@ import pytest
 from aotlm.bundle.provenance import read_provenance
 from aotlm.errors import AotlmError, UsageError
 from aotlm.repro import rebuild
-from aotlm.repro.compare import bundle_digest, check_same, compare_bundles
+from aotlm.repro.compare import bundle_digest, compare_bundles
 from aotlm.repro.conditions import FIRST, SECOND, YEAR_SECONDS, under
 from aotlm.repro.recut import N_SHARDS, recut
 from aotlm.repro.repro import Wanted, build_twice, repro
+from aotlm.repro.same import check_same
 from tests.unit.checkpoints import saved
 
 TARGET = "x86-64-v3"

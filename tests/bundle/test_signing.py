@@ -12,11 +12,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from aotlm.bundle.package import package
 from aotlm.bundle.signing import sign, verify
-from aotlm.codegen.compile import compile_import
 from aotlm.errors import AotlmError, UsageError
 from aotlm_runtime.bundle import MANIFEST, SIGNATURE, open_bundle
 from aotlm_runtime.errors import AotlmRuntimeError, FileChanged, FileUnlisted
-from tests.unit.handwritten import leave_kernels, write_import
 
 ROOT = Path(__file__).parents[2]
 ISSUER = "https://token.actions.githubusercontent.com"
@@ -43,27 +41,23 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("stages") / "counter-f32"
-    with pytest.MonkeyPatch.context() as patch:
-        leave_kernels(patch)
-        write_import(out)
-        compile_import(out, "x86-64-v3")
+def packaged(stages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = Path(shutil.copytree(stages, tmp_path_factory.mktemp("packaged") / stages.name))
     package(out)
     return out
 
 
 @pytest.fixture(params=["folder", "tar", "tar.zst"])
-def bundle(request: pytest.FixtureRequest, stages: Path, tmp_path: Path) -> Path:
+def bundle(request: pytest.FixtureRequest, packaged: Path, tmp_path: Path) -> Path:
     """An unsigned bundle in each of its forms."""
     if request.param == "folder":
-        return Path(shutil.copytree(stages / "bundle", tmp_path / "b"))
-    return package(stages, tmp_path / f"b.{request.param}", request.param.endswith("zst"))
+        return Path(shutil.copytree(packaged / "bundle", tmp_path / "b"))
+    return package(packaged, tmp_path / f"b.{request.param}", request.param.endswith("zst"))
 
 
 @pytest.fixture
-def signed(stages: Path, tmp_path: Path, keys: tuple[Path, Path]) -> Path:
-    folder = Path(shutil.copytree(stages / "bundle", tmp_path / "signed"))
+def signed(packaged: Path, tmp_path: Path, keys: tuple[Path, Path]) -> Path:
+    folder = Path(shutil.copytree(packaged / "bundle", tmp_path / "signed"))
     sign(folder, keys[0], sigstore=False)
     return folder
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import docker
@@ -15,6 +16,7 @@ from aotlm.toolchain.engine import connect, read_settings
 from aotlm.toolchain.images import ensure_toolchain
 
 ROOT = Path(__file__).parents[2]
+SMALL_BYTES = 1 << 20
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +33,19 @@ def engine() -> docker.DockerClient:
 def toolchain(engine: docker.DockerClient) -> Image:
     with shown("toolchain") as progress:
         return ensure_toolchain(engine, read_settings({}).base_image, progress)[0]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of SMALL_BYTES."""
+    if os.getuid() != 0:
+        pytest.skip("only root can mount a small disk")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    words = ("mount", "-t", "tmpfs", "-o", f"size={SMALL_BYTES}", "tmpfs", str(disk))
+    subprocess.run(words, check=True)
+    yield disk
+    subprocess.run(("umount", str(disk)), check=True)
 
 
 def inv(

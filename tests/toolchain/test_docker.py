@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import docker
+import pexpect
 import pytest
 from docker.models.images import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -85,6 +87,52 @@ def test_files_belong_to_the_caller(built: dict[str, Path]) -> None:
     made = sorted(built["docker"].rglob("*"))
     assert {path.stat().st_uid for path in made} == {os.getuid()}
     assert {path.stat().st_gid for path in made} == {os.getgid()}
+
+
+def test_a_caller_with_another_umask_gets_the_same_modes(
+    work: Path, built: dict[str, Path]
+) -> None:
+    modes = {}
+    for engine in ("docker", "local"):
+        folder = work / f"private {engine}"
+        folder.mkdir()
+        shutil.copytree(built["local"] / "tiny-f16", folder / "tiny-f16")
+        shutil.rmtree(folder / "tiny-f16" / "bundle")
+        before = os.umask(0o027)
+        try:
+            done = inv("package", "--dir=tiny-f16", f"--engine={engine}", cwd=folder)
+        finally:
+            os.umask(before)
+        assert done.returncode == 0, done.stderr
+        made = [*(folder / "tiny-f16" / "bundle").rglob("*"), folder / ARCHIVE]
+        modes[engine] = {str(path.relative_to(folder)): path.stat().st_mode for path in made}
+    assert modes["docker"] == modes["local"]
+    assert modes["docker"][ARCHIVE] & 0o777 == 0o640
+
+
+def test_on_a_terminal_the_bars_are_drawn_and_the_answer_stays_apart(
+    built: dict[str, Path],
+) -> None:
+    """Only stderr is a terminal here."""
+    words = ["compile", "--dir=tiny-f16", f"--target={TARGET}", "--engine=docker"]
+    command = [sys.executable, "-m", "invoke", f"--search-root={ROOT}", *words]
+    child = pexpect.spawn(
+        "/bin/sh", ["-c", f"exec {shlex.join(command)} >answer"],
+        cwd=built["docker"], encoding="utf-8", timeout=300, dimensions=(24, 91),
+    )  # fmt: skip
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0, child.before
+    first, *parts = child.before.split("\r")
+    assert first.startswith("engine: docker, ")
+    bars = [part for part in parts if "|" in part]
+    assert len(bars) > 1
+    assert {len(bar) for bar in bars} == {90}  # the last column stays free
+    assert all(bar.startswith("compile: ") for bar in bars)
+    assert parts[-2].strip() + parts[-1] == ""  # the bar is gone in the end
+    answer = (built["docker"] / "answer").read_text()
+    assert answer.startswith(f"compiled lib/{TARGET}/libaotlm_model.so in tiny-f16 for the CPU")
+    assert "\r" not in answer
 
 
 def test_native_is_the_same_cpu_inside(toolchain: Image, engine: docker.DockerClient) -> None:

@@ -2,12 +2,15 @@
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import docker
@@ -19,10 +22,10 @@ from aotlm.errors import AotlmError
 from aotlm.progress import silent
 from aotlm.toolchain.base_image import check_python, find_base
 from aotlm.toolchain.engine import connect, read_settings
-from aotlm.toolchain.image_build import build_image
+from aotlm.toolchain.image_build import build_image, bytes_member
 from aotlm.toolchain.images import BASE_NAME, ensure_toolchain
 from aotlm.toolchain.pins import read_pins
-from tests.toolchain.conftest import inv
+from tests.toolchain.conftest import SMALL_BYTES, inv
 
 NAME = "aotlm-test-refused:latest"
 
@@ -60,12 +63,13 @@ def test_no_engine_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_auto_takes_this_machine_without_an_engine_and_says_so(tmp_path: Path) -> None:
+    where = f"unix://{tmp_path}/no.sock"
     done = inv(
         "compile", "--dir=nothing", cwd=tmp_path,
-        AOTLM_ENGINE="auto", DOCKER_HOST=f"unix://{tmp_path}/no.sock",
+        AOTLM_ENGINE="auto", DOCKER_HOST=where,
     )  # fmt: skip
     lines = done.stderr.splitlines()
-    assert lines[0] == "engine: this machine (no Docker engine answers)"
+    assert lines[0] == f"engine: this machine (no Docker engine answers at {where})"
     assert lines[1].startswith("error: nothing/import/model.json is missing")
 
 
@@ -129,6 +133,42 @@ def test_a_base_that_cannot_be_pulled_is_one_sentence(engine: docker.DockerClien
     assert "'No Image'" in done.stderr
 
 
+def test_a_pinned_base_that_the_registry_has_no_more_is_one_sentence(
+    engine: docker.DockerClient,
+) -> None:
+    """A registry of this test's own: it has the repository, and not this digest."""
+    registry = ThreadingHTTPServer(("127.0.0.1", 0), _Registry)
+    threading.Thread(target=registry.serve_forever, daemon=True).start()
+    name = f"127.0.0.1:{registry.server_port}/python:3.11@sha256:{'0' * 64}"
+    try:
+        done = inv("toolchain", "--engine=docker", f"--base-image={name}")
+    finally:
+        registry.shutdown()
+        registry.server_close()
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: the registry has nothing under {name} any more: the tag")
+    assert len(done.stderr.splitlines()) == 1
+
+
+class _Registry(BaseHTTPRequestHandler):
+    """Answers as the registry's API does for what it has not got."""
+
+    def do_GET(self) -> None:
+        is_root = self.path.rstrip("/") == "/v2"
+        body = b"{}" if is_root else b'{"errors": [{"code": "MANIFEST_UNKNOWN"}]}'
+        self.send_response(200 if is_root else 404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Stay quiet."""
+
+
 def test_a_base_that_moved_is_not_followed(
     engine: docker.DockerClient, toolchain: Image, base: str, tmp_path: Path, cleared: None
 ) -> None:
@@ -146,6 +186,19 @@ def test_a_full_disk_is_one_sentence(
 ) -> None:
     with pytest.raises(AotlmError, match="the disk of the Docker engine is full; make room"):
         _build(engine, tmp_path, base, "RUN dd if=/dev/zero of=/dev/full count=1")
+    _assert_unnamed(engine)
+
+
+def test_a_full_temporary_folder_is_one_sentence(
+    engine: docker.DockerClient, small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(small_disk))
+    dockerfile = tmp_path / "Dockerfile"
+    dockerfile.write_text("FROM scratch\nCOPY data /\n")
+    data = bytes_member("data", bytes(2 * SMALL_BYTES))
+    where = f"could not be written to {small_disk} (No space left on device)"
+    with pytest.raises(AotlmError, match=re.escape(where)):
+        build_image(engine, dockerfile, [data], "unused", {}, NAME, silent)
     _assert_unnamed(engine)
 
 

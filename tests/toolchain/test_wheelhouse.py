@@ -56,6 +56,13 @@ def test_other_bytes_than_the_locks_are_refused(tmp_path: Path, served: Path) ->
     assert list(house.iterdir()) == []
 
 
+def test_a_house_that_cannot_be_written_is_one_sentence(tmp_path: Path, served: Path) -> None:
+    house = tmp_path / "house"
+    house.touch()
+    with pytest.raises(AotlmError, match=r"house cannot be written \(File exists\); make room"):
+        fetch_wheels([read_lock()[NAME]], house)
+
+
 def test_a_wheel_that_no_index_has_is_one_sentence(tmp_path: Path, served: Path) -> None:
     served.unlink()
     with pytest.raises(AotlmError, match=r"could not fetch the pinned wheels .*; check the net"):

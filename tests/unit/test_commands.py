@@ -11,7 +11,7 @@ from aotlm_runtime.arguments import RUN
 
 ROOT = Path(__file__).parents[2]
 FLAGS = {
-    "toolchain": ("--engine", "--base-image"),
+    "toolchain": ("--engine", "--base-image", "--cache"),
     "image": ("--bundle", "--tag", "--base-image"),
     "import": ("--model", "--revision", "--dtype", "--out", "--force", "--dump-after", "--engine"),
     "compile": ("--dir", "--target", "--dump-after", "--list-passes", "--engine"),

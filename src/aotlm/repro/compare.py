@@ -1,8 +1,6 @@
 """Two bundles, byte by byte: the first file that differs, and where in it."""
 
 import hashlib
-import shutil
-import subprocess
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,20 +68,6 @@ def compare_bundles(first: Path, second: Path) -> Difference | None:
     return None if first.is_dir() else _compare(first.name, _whole(first), _whole(second))
 
 
-def check_same(first: Path, second: Path) -> None:
-    """Compare two bundles, and show the first difference with diffoscope where it is installed.
-
-    Raises:
-        AotlmError: names the first difference, or they cannot be compared.
-    """
-    difference = compare_bundles(first, second)
-    if difference:
-        show_difference(difference)
-        raise AotlmError(
-            f"the bundles are not the same: {difference}; compare {first} and {second}"
-        )
-
-
 def bundle_digest(bundle: Path) -> str:
     """Return a sha256: of an archive its bytes', of a folder that of its names and digests."""
     if not bundle.is_dir():
@@ -92,15 +76,6 @@ def bundle_digest(bundle: Path) -> str:
     for name, part in sorted(_parts(bundle).items()):
         total.update(f"{_digest(part.path)}  {name}\n".encode())
     return total.hexdigest()
-
-
-def show_difference(difference: Difference) -> None:
-    """Run diffoscope on the two files, where it is installed and they are whole files."""
-    parts = (difference.first, difference.second)
-    tool = shutil.which("diffoscope")
-    paths = [str(part.path) for part in parts if part and part.offset == 0]
-    if tool and len(paths) == len(parts):
-        subprocess.run((tool, "--max-text-report-size", "20000", *paths), check=False)
 
 
 def _rank(name: str) -> tuple[int, str]:

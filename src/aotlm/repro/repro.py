@@ -7,7 +7,7 @@ from pathlib import Path
 
 from aotlm.buildrecord import ROOT
 from aotlm.errors import AotlmError
-from aotlm.repro.compare import bundle_digest, check_same
+from aotlm.repro.compare import bundle_digest
 from aotlm.repro.conditions import (
     FIRST,
     SECOND,
@@ -16,6 +16,7 @@ from aotlm.repro.conditions import (
     describe,
     under,
 )
+from aotlm.repro.same import check_same
 
 BUILD = "model"  # the folder of a build, in each of the two
 

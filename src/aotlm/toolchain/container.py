@@ -17,6 +17,8 @@ from requests.exceptions import RequestException
 from aotlm.errors import AotlmError
 
 _STOP_SECONDS = 10
+# What the entry point of toolchain.Dockerfile sets.
+_UMASK_VARIABLE = "AOTLM_UMASK"
 
 
 def run_in_container(
@@ -27,7 +29,7 @@ def run_in_container(
     writable: Sequence[Path],
     env: Mapping[str, str],
 ) -> int:
-    """Run the image's entry point with `words` as this user; return its exit code.
+    """Run the image's entry point with `words` as this user with its umask; return its exit code.
 
     It has no network, and sees of this machine only the given paths, under their own names and
     from the same working folder. An interrupt stops it and is raised again.
@@ -43,7 +45,7 @@ def run_in_container(
             working_dir=os.getcwd(),
             network_mode="none",
             mounts=[*_binds(writable, read_only=False), *_binds(read_only, read_only=True)],
-            environment=dict(env),
+            environment={**env, _UMASK_VARIABLE: f"{_umask():03o}"},
             init=True,
         )
         try:
@@ -61,6 +63,13 @@ def run_in_container(
 
 def _binds(paths: Sequence[Path], *, read_only: bool) -> list[Mount]:
     return [Mount(str(path), str(path), type="bind", read_only=read_only) for path in paths]
+
+
+def _umask() -> int:
+    """This process's umask: to read it is to set it."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
 
 
 def _stream(container: Any) -> int:

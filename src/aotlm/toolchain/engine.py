@@ -65,10 +65,11 @@ def connect_or_none(settings: Settings) -> docker.DockerClient | None:
         return None
     try:
         return connect()
-    except AotlmError:
+    except AotlmError as error:
         if settings.engine == "docker":
             raise
-        print("engine: this machine (no Docker engine answers)", file=sys.stderr, flush=True)
+        why = str(error).partition(";")[0]
+        print(f"engine: this machine ({why})", file=sys.stderr, flush=True)
         return None
 
 

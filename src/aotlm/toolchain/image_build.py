@@ -1,5 +1,6 @@
 """One image build: a context in, an image's id out, and the final name only at the end."""
 
+import contextlib
 import io
 import itertools
 import re
@@ -58,8 +59,8 @@ def build_image(
         AotlmError: a step failed or the disk is full; nothing has the name then.
     """
     image_id = None
-    with tempfile.TemporaryFile() as context:
-        _write_context(context, itertools.chain([file_member("Dockerfile", dockerfile)], members))
+    everything = itertools.chain([file_member("Dockerfile", dockerfile)], members)
+    with _written(everything, name) as context:
         try:
             answers = client.api.build(
                 fileobj=context, custom_context=True, buildargs={"BASE_IMAGE": base},
@@ -82,15 +83,30 @@ def _named(client: docker.DockerClient, image_id: str, name: str) -> Image:
     return client.images.get(name)
 
 
-def _write_context(context: IO[bytes], members: Iterable[Member]) -> None:
-    """Write a tar without times, users or modes of this machine: the engine's cache knows it."""
-    with tarfile.open(fileobj=context, mode="w") as tar:
-        for member in members:
-            info = tarfile.TarInfo(member.path)
-            info.size, info.mode = member.size_bytes, 0o644
-            with member.file as file:
-                tar.addfile(info, file)
-    context.seek(0)
+def _written(members: Iterable[Member], name: str) -> IO[bytes]:
+    """Return an open tar; it has no times, users or modes of here: the engine's cache knows it.
+
+    Raises:
+        AotlmError: there is no room for it.
+    """
+    try:
+        with contextlib.ExitStack() as opened:
+            context = opened.enter_context(tempfile.TemporaryFile())
+            with tarfile.open(fileobj=context, mode="w") as tar:
+                for member in members:
+                    info = tarfile.TarInfo(member.path)
+                    info.size, info.mode = member.size_bytes, 0o644
+                    with member.file as file:
+                        tar.addfile(info, file)
+            context.seek(0)
+            opened.pop_all()
+            return context
+    except OSError as error:
+        raise AotlmError(
+            f"the image {name} was not built: its context could not be written to "
+            f"{tempfile.gettempdir()} ({error.strerror}); make room there, or name another folder "
+            "with TMPDIR"
+        ) from error
 
 
 def _follow(answers: Iterable[Mapping[str, Any]], name: str, progress: Progress) -> str:

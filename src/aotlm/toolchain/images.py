@@ -15,6 +15,7 @@ from aotlm.errors import AotlmError
 from aotlm.progress import Progress
 from aotlm.toolchain.base_image import BaseImage, check_python, find_base
 from aotlm.toolchain.image_build import Member, build_image, bytes_member, file_member
+from aotlm.toolchain.image_cache import archive_path, keep_image, load_image
 from aotlm.toolchain.pins import (
     DOCKER_DIR,
     Locked,
@@ -29,6 +30,7 @@ ROOT = DOCKER_DIR.parent
 INPUTS = "aotlm.inputs"
 BASE_NAME = "aotlm.base.name"
 BASE_KEY = "aotlm.base.key"
+_ENVIRONMENT = DOCKER_DIR / "environment.Dockerfile"
 # tokenizers asks for it to fetch from the hub, which a bundle never does: a tenth of the image
 _NEVER_FETCHED = ("huggingface-hub",)
 _PATTERNS = (
@@ -72,9 +74,15 @@ def _newest(client: docker.DockerClient, sources: Sources) -> Image | None:
 
 
 def ensure_toolchain(
-    client: docker.DockerClient, base_name: str | None, progress: Progress
+    client: docker.DockerClient,
+    base_name: str | None,
+    progress: Progress,
+    cache: Path | None = None,
 ) -> tuple[Image, bool]:
     """Return the toolchain image, and whether it had to be built.
+
+    `cache` is a folder for the image of the wheels, which takes minutes to build; ours on top of it
+    takes seconds.
 
     Raises:
         AotlmError: the base is wrong or moved, a wheel cannot be had, or a build failed.
@@ -83,12 +91,15 @@ def ensure_toolchain(
     sources = read_sources()
     labels = {INPUTS: sources.digest, BASE_NAME: base.name, BASE_KEY: base.key}
     name = f"aotlm-toolchain:{_key(labels[INPUTS], base.key)}"
-    try:
-        return client.images.get(name), False
-    except ImageNotFound:
+    found = _find(client, name)
+    if found is None:
         _check_moved(_newest(client, sources), base)
+    elif cache is None:
+        return found, False
     entries = with_dependencies(read_lock(), read_pins().for_image().wheels)
-    environment = ensure_environment(client, base, entries, "whole", progress)
+    environment = ensure_environment(client, base, entries, "whole", progress, cache)
+    if found:
+        return found, False
     members, dockerfile = sources.members(), DOCKER_DIR / "toolchain.Dockerfile"
     image = build_image(client, dockerfile, members, environment.id, labels, name, progress)
     return image, True
@@ -100,29 +111,51 @@ def ensure_environment(
     entries: Sequence[Locked],
     stage: str,
     progress: Progress,
+    cache: Path | None = None,
 ) -> Image:
-    """Return the image with exactly these wheels, built where this engine has none.
+    """Return the image with exactly these wheels, built where neither engine nor cache has it.
 
     `stage` is one of environment.Dockerfile's.
     """
-    dockerfile = DOCKER_DIR / "environment.Dockerfile"
-    requirements = "".join(entry.text for entry in entries)
-    name = f"aotlm-environment:{_key(requirements, stage, dockerfile.read_text('utf-8'), base.key)}"
-    try:
-        return client.images.get(name)
-    except ImageNotFound:
+    inputs = environment_inputs(entries, stage)
+    labels = {INPUTS: inputs, BASE_NAME: base.name, BASE_KEY: base.key}
+    name = f"aotlm-environment:{_key(inputs, base.key)}"
+    image = _find(client, name)
+    archive = archive_path(cache, name) if cache else None
+    if image is None and archive and archive.exists():
+        progress(0, 1, f"loading {archive.name}")
+        image = load_image(client, archive, name, {INPUTS: inputs, BASE_KEY: base.key})
+    if image is None:
         check_python(client, base, read_pins().python)
+        members = _wheel_members(entries, progress)
+        image = build_image(
+            client, _ENVIRONMENT, members, base.id, labels, name, progress, stage=stage
+        )
+        # what the slim stage was copied from is never asked for again
+        client.images.prune({"dangling": True, "label": "aotlm.stage=whole"})
+    if archive and not archive.exists():
+        progress(0, 1, f"packing {archive.name}")
+        keep_image(image, archive)
+    return image
+
+
+def environment_inputs(entries: Sequence[Locked], stage: str) -> str:
+    """Return the digest of all that goes into an environment besides its base."""
+    return _digest(_requirements(entries), stage, _ENVIRONMENT.read_text("utf-8"))
+
+
+def _requirements(entries: Sequence[Locked]) -> str:
+    return "".join(entry.text for entry in entries)
+
+
+def _wheel_members(entries: Sequence[Locked], progress: Progress) -> Iterable[Member]:
+    """The context of environment.Dockerfile: also pip, which installs the others."""
     needed = {entry.name: entry for entry in (*entries, read_lock()["pip"])}
     wheels = fetch_wheels(list(needed.values()), wheelhouse(), progress=progress)
-    members = itertools.chain(
-        [bytes_member("requirements.txt", requirements.encode())],
+    return itertools.chain(
+        [bytes_member("requirements.txt", _requirements(entries).encode())],
         (file_member(f"wheels/{wheel.name}", wheel) for wheel in wheels),
     )
-    labels = {BASE_NAME: base.name, BASE_KEY: base.key}
-    image = build_image(client, dockerfile, members, base.id, labels, name, progress, stage=stage)
-    # what the slim stage was copied from is never asked for again
-    client.images.prune({"dangling": True, "label": "aotlm.stage=whole"})
-    return image
 
 
 def build_runtime(
@@ -162,6 +195,13 @@ def read_sources(root: Path = ROOT) -> Sources:
     return Sources({path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(found)})
 
 
+def _find(client: docker.DockerClient, name: str) -> Image | None:
+    try:
+        return client.images.get(name)
+    except ImageNotFound:
+        return None
+
+
 def _check_moved(built: Image | None, base: BaseImage) -> None:
     """A name that stands for other content than it did for the present image is not followed."""
     if built is None or built.labels[BASE_NAME] != base.name:
@@ -174,4 +214,8 @@ def _check_moved(built: Image | None, base: BaseImage) -> None:
 
 
 def _key(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    return _digest(*parts)[:16]
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from docker.models.images import Image
 
-from aotlm.errors import AotlmError
+from aotlm.errors import AotlmError, UsageError
 from aotlm.progress import shown
 from aotlm.toolchain.check import check_toolchain
 from aotlm.toolchain.engine import Settings, connect, connect_or_none
@@ -19,20 +19,26 @@ from aotlm_runtime.bundle import MANIFEST, Bundle, open_bundle
 from aotlm_runtime.manifest import Manifest
 
 
-def prepare_toolchain(settings: Settings) -> None:
+def prepare_toolchain(settings: Settings, cache: Path | None = None) -> None:
     """Build or find the toolchain image; on this machine, install the wheels where they are wrong.
 
+    `cache` is a folder that keeps the image of the wheels for other engines.
+
     Raises:
+        UsageError: a cache of images was named, and no engine of images does the work.
         AotlmError: it cannot be made ready.
     """
     client = connect_or_none(settings)
+    if client is None and cache:
+        raise UsageError(f"{cache} is to keep images, and this machine makes none; leave --cache "
+                         "out, or use --engine docker")  # fmt: skip
     if client is None:
         _prepare_host()
         return
     if settings.engine == "auto":
         print("engine: docker", file=sys.stderr, flush=True)
     with shown("toolchain") as progress:
-        image, built = ensure_toolchain(client, settings.base_image, progress)
+        image, built = ensure_toolchain(client, settings.base_image, progress, cache)
     print(f"{image.tags[0]} {'built' if built else 'is there already'}, {_size(image)}")
 
 

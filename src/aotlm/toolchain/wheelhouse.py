@@ -36,7 +36,13 @@ def fetch_wheels(
     missing = [entry for entry in entries if entry.name not in found]
     if missing:
         progress(0, len(missing), f"fetching {len(missing)} wheels into {house}")
-        _download(missing, house)
+        try:
+            _download(missing, house)
+        except OSError as error:
+            raise AotlmError(
+                f"{house} cannot be written ({error.strerror}); make room there, or name another "
+                "cache with XDG_CACHE_HOME"
+            ) from error
         found |= _wheels(missing, house)
         progress(len(missing), len(missing), "wheels fetched")
     for entry in entries:
