@@ -17,8 +17,7 @@ from aotlm.weights.file import WeightFilePlan, write_weight_file
 from aotlm.weights.layouts import DTYPES
 
 BLOCK_VALUES: Final = 1 << 17  # values converted at a time: as many as stay in a core's cache
-# The integers that stand for a type that numpy or torch does not know of the other.
-_BF16: Final = DTYPES["bf16"]
+_BF16: Final = DTYPES["bf16"]  # ml_dtypes' type, which PyTorch does not know
 
 
 @dataclass(frozen=True)
