@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import torch
 
 from aotlm.capture.convert import convert
 from aotlm.capture.source import open_model
@@ -109,6 +110,7 @@ def measure_import(model: str, revision: str | None, dtype: str, scratch: Path) 
 
 def convert_once(model: str, revision: str, dtype: str, path: str) -> None:
     """Read each tensor of a model, round it and write it; print the seconds, without start-up."""
+    torch.set_num_threads(1)  # blocks are too small to share, and its threads spin
     tensors = open_model(model, revision or None).tensors
     started = time.perf_counter()
     with Path(path).open("wb") as file:
