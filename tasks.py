@@ -174,8 +174,9 @@ def run(c: Context, bundle: str | None = None, **flags: Any) -> int:
 def profile(c: Context, bundle: str | None = None, threads: str | None = None) -> None:
     """Show where the time of a decode step and a prefill goes."""
     from aotlm.profile import profile
+    from bench.counts import Counts
 
-    print(profile(_named("bundle", bundle), int(threads) if threads else None))
+    print(profile(_named("bundle", bundle), Counts(threads=threads).read("threads")))
 
 
 @command("check")
@@ -211,7 +212,8 @@ def bench(
     """Measure a bundle, beside the machine's limits and peers."""
     path = _named("bundle", bundle)
     from aotlm_runtime.console import note
-    from bench.run import Counts, bench
+    from bench.counts import Counts
+    from bench.run import bench
 
     print(bench(path, model, peers, Counts(repeat, threads, context), json, out, note))
 

@@ -1,47 +1,23 @@
 """What `inv bench` does: it loads the bundle and its peers, measures them in turn, and tells."""
 
-import argparse
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from aotlm.errors import UsageError
 from aotlm.outputs import new_file
-from aotlm_runtime.arguments import BENCH, LOADING, read_value
 from aotlm_runtime.bench.report import measure
 from aotlm_runtime.bundle import open_bundle
 from aotlm_runtime.manifest import Model as Facts
 from aotlm_runtime.model import load_opened
 from bench.compare import Comparison
+from bench.counts import Counts
 from bench.environment import peers_python
 from bench.peers import PEERS, Peer, Wanted, check_same_model, read_names
 from bench.results import Results, this_computer, to_data, to_page, write_page
 
 DEFAULT_PAIRS = 100
-_FLAGS = {flag.name: flag for flag in (*BENCH, *LOADING)}
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Numbers as the command line has them; None was not given."""
-
-    repeat: str | None = None
-    threads: str | None = None
-    context: str | None = None
-
-    def read(self, name: str) -> int | None:
-        """Return one of them.
-
-        Raises:
-            UsageError: it is no whole number from 1 on.
-        """
-        text = getattr(self, name)
-        try:
-            return None if text is None else int(read_value(_FLAGS[name], text))
-        except argparse.ArgumentTypeError as error:
-            raise UsageError(f"--{name}: {error}") from None
 
 
 def bench(

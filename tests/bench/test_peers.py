@@ -11,8 +11,8 @@ import pytest
 
 from aotlm.errors import AotlmError, UsageError
 from bench import environment, peers
+from bench.counts import Counts
 from bench.peers import Peer, check_same_model, read_names
-from bench.run import Counts
 from bench.worker import Answers
 
 # A worker whose logits are the ids, and which fails at a depth of 13 and ends at 14.
