@@ -200,22 +200,25 @@ def demo(c: Context, dtype: str = "f16", **flags: Any) -> int:
 @command("bench")
 def bench(
     c: Context,
-    bundle: str | None = None,
-    model: str | None = None,
+    bundle: list[str],
+    model: list[str],
     peers: str | None = None,
+    build: bool = False,
     repeat: str | None = None,
+    seconds: str | None = None,
     threads: str | None = None,
     context: str | None = None,
     json: str | None = None,
     out: str | None = None,
 ) -> None:
-    """Measure a bundle, beside the machine's limits and peers."""
-    path = _named("bundle", bundle)
+    """Measure bundles, beside the machine's limits and peers."""
+    paths = [_named("bundle", path) for path in bundle or [None]]
     from aotlm_runtime.console import note
     from bench.counts import Counts
-    from bench.run import bench
+    from bench.run import Request, bench
 
-    print(bench(path, model, peers, Counts(repeat, threads, context), json, out, note))
+    counts = Counts(repeat, seconds, threads, context)
+    print(bench(Request(paths, model, peers, counts, build), json, out, note))
 
 
 @command("peers")
