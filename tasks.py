@@ -212,7 +212,7 @@ def bench(
     out: str | None = None,
 ) -> None:
     """Measure bundles, beside the machine's limits and peers."""
-    paths = [_named("bundle", path) for path in bundle or [None]]
+    paths = [Path(path) for path in bundle] or [_named("bundle", None)]
     from aotlm_runtime.console import note
     from bench.counts import Counts
     from bench.run import Request, bench

@@ -54,7 +54,7 @@ def bench(
     names = read_names(request.peers)
     request.counts.effort()
     plotting = peers_python() if out else None
-    chosen = models or [None] * len(bundles)
+    chosen: Sequence[str | None] = models or [None] * len(bundles)
     sources = [
         _source(bundle, model) if names or request.with_build else None
         for bundle, model in zip(bundles, chosen, strict=True)
