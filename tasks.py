@@ -181,8 +181,9 @@ def run(c: Context, bundle: str | None = None, **flags: Any) -> int:
 def profile(c: Context, bundle: str | None = None, threads: str | None = None) -> None:
     """Show where the time of a decode step and a prefill goes."""
     from aotlm.profile import profile
+    from bench.counts import Counts
 
-    print(profile(_named("bundle", bundle), int(threads) if threads else None))
+    print(profile(_named("bundle", bundle), Counts(threads=threads).read("threads")))
 
 
 @command("check")
@@ -206,37 +207,25 @@ def demo(c: Context, dtype: str = "f16", **flags: Any) -> int:
 @command("bench")
 def bench(
     c: Context,
-    bundle: str | None = None,
-    model: str | None = None,
+    bundle: list[str],
+    model: list[str],
     peers: str | None = None,
+    build: bool = False,
     repeat: str | None = None,
+    seconds: str | None = None,
     threads: str | None = None,
     context: str | None = None,
     json: str | None = None,
     out: str | None = None,
 ) -> None:
-    """Measure a bundle, beside the machine's limits and peers."""
-    path = _named("bundle", bundle)
+    """Measure bundles, beside the machine's limits and peers."""
+    paths = [Path(path) for path in bundle] or [_named("bundle", None)]
     from aotlm_runtime.console import note
-    from bench.run import Counts, bench
+    from bench.counts import Counts
+    from bench.run import Request, bench
 
-    print(bench(path, model, peers, Counts(repeat, threads, context), json, out, note))
-
-
-@command("bench-import")
-def bench_import(
-    c: Context,
-    model: str = DEFAULT_MODEL,
-    revision: str | None = None,
-    dtype: str = "f16",
-    out: str = "artifacts",
-) -> int:
-    """Time an import, beside converting its weights once."""
-    from bench.import_time import measure_import
-
-    measured = measure_import(model, revision, dtype, Path(out))
-    print(measured)
-    return 0 if measured.passed else 1
+    counts = Counts(repeat, seconds, threads, context)
+    print(bench(Request(paths, model, peers, counts, build), json, out, note))
 
 
 @command("peers")

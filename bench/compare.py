@@ -1,5 +1,6 @@
 """Our calls and the peers', in turn: ours, one peer's, the next one's, ours again."""
 
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -10,6 +11,9 @@ from aotlm_runtime.bench.measure import Case, spread
 
 # The threads of a pool wait actively for a moment after a call, and would disturb the next one.
 _REST_SECONDS: Final = 0.01
+
+# What a row is of: its name (decode or prefill), tokens and depth.
+Key = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
@@ -27,10 +31,15 @@ class PeerRow:
     high: float
     n_pairs: int
 
+    @property
+    def key(self) -> Key:
+        """Say which of our rows it stands beside."""
+        return self.name, self.n_tokens, self.depth
+
 
 @dataclass(frozen=True)
 class PeerReport:
-    """All rows of a peer, in the order of ours."""
+    """The rows of a peer, in the order of ours; a peer need not take part in all."""
 
     name: str
     about: str
@@ -42,46 +51,51 @@ class Timed(Protocol):
 
     name: str
     about: str
+    decodes_only: bool
 
     def seconds(self, depth: int, n_tokens: int) -> float:
         """Return the time of one call."""
 
 
 class Comparison:
-    """Measures peers behind each pair of ours."""
+    """Measures peers behind each pair of ours.
 
-    def __init__(self, peers: Sequence[Timed], rest_seconds: float = _REST_SECONDS) -> None:
+    A peer that has used `budget_seconds` in a case leaves it: a slow one has fewer pairs, one at
+    least, and holds up nobody else.
+    """
+
+    def __init__(
+        self,
+        peers: Sequence[Timed],
+        budget_seconds: float = math.inf,
+        rest_seconds: float = _REST_SECONDS,
+    ) -> None:
         self._peers = peers
+        self._budget_seconds = budget_seconds
         self._rest_seconds = rest_seconds
-        # (name, n_tokens, depth) of a case -> for each pair, our seconds and each peer's
-        self._found: dict[tuple[str, int, int], list[tuple[float, list[float]]]] = {}
+        # for each peer: a case -> our seconds and the peer's, for each pair
+        self._found: list[dict[Key, list[tuple[float, float]]]] = [{} for _ in peers]
 
     def after_pair(self, case: Case, seconds: float) -> None:
         """Measure each peer in the case that took us `seconds` just now."""
-        theirs = []
-        for peer in self._peers:
-            time.sleep(self._rest_seconds)
-            theirs.append(peer.seconds(case.depth, case.n_tokens))
+        for peer, found in zip(self._peers, self._found, strict=True):
+            if peer.decodes_only and case.name != "decode":
+                continue
+            pairs = found.setdefault((case.name, case.n_tokens, case.depth), [])
+            if sum(theirs for _, theirs in pairs) < self._budget_seconds:
+                time.sleep(self._rest_seconds)
+                pairs.append((seconds, peer.seconds(case.depth, case.n_tokens)))
         time.sleep(self._rest_seconds)
-        found = self._found.setdefault((case.name, case.n_tokens, case.depth), [])
-        found.append((seconds, theirs))
 
     def reports(self) -> list[PeerReport]:
         """Return what was found of each peer."""
         return [
-            PeerReport(
-                peer.name,
-                peer.about,
-                [
-                    _row(key, [(ours, theirs[index]) for ours, theirs in pairs])
-                    for key, pairs in self._found.items()
-                ],
-            )
-            for index, peer in enumerate(self._peers)
+            PeerReport(peer.name, peer.about, [_row(key, pairs) for key, pairs in found.items()])
+            for peer, found in zip(self._peers, self._found, strict=True)
         ]
 
 
-def _row(key: tuple[str, int, int], pairs: list[tuple[float, float]]) -> PeerRow:
+def _row(key: Key, pairs: list[tuple[float, float]]) -> PeerRow:
     name, n_tokens, depth = key
     ratio, low, high = spread([theirs / ours for ours, theirs in pairs])
     seconds = statistics.median(theirs for _, theirs in pairs)

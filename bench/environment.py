@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -17,9 +18,15 @@ from aotlm.toolchain.pins import PEERS_LOCK, ROOT, read_lock
 FOLDER: Final = ROOT / ".peers"
 _STAMP: Final = ".aotlm-lock"  # the digest of the lock that the environment was made from
 # What is built here and not fetched as a wheel. Its own default is a build for this CPU as well,
-# but SOURCE_DATE_EPOCH would turn that off. LLAVA is its part for images.
+# but SOURCE_DATE_EPOCH would turn that off. LLAVA is its part for images; llama_cpp.cmake leaves
+# out more.
 _BUILT: Final = ("llama-cpp-python",)
-_OPTIONS: Final = "-DGGML_NATIVE=ON -DCMAKE_BUILD_TYPE=Release -DLLAVA_BUILD=OFF"
+_OPTIONS: Final = (
+    "-DGGML_NATIVE=ON",
+    "-DCMAKE_BUILD_TYPE=Release",
+    "-DLLAVA_BUILD=OFF",
+    f"-DCMAKE_PROJECT_llama.cpp_INCLUDE={ROOT / 'bench' / 'llama_cpp.cmake'}",
+)
 
 
 def peers_python(folder: Path = FOLDER) -> Path:
@@ -58,7 +65,7 @@ def _install(folder: Path, requirements: Sequence[str], options: Sequence[str]) 
     environment = {
         **os.environ,
         "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
-        "CMAKE_ARGS": _OPTIONS,
+        "CMAKE_ARGS": shlex.join(_OPTIONS),
     }
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
         file.write("".join(requirements))

@@ -1,4 +1,4 @@
-"""A model's checkpoint as a GGUF file, for llama.cpp: the same values, in one dtype."""
+"""A model's checkpoint as a GGUF file, for llama.cpp and OpenVINO: the same values in one dtype."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,13 +34,21 @@ _TYPES: Final = {
     "bf16": (np.dtype(ml_dtypes.bfloat16), gguf.GGMLQuantizationType.BF16),
     "f32": (np.dtype(np.float32), gguf.GGMLQuantizationType.F32),
 }
+_FILE_TYPES: Final = {
+    "f16": gguf.LlamaFileType.MOSTLY_F16,
+    "bf16": gguf.LlamaFileType.MOSTLY_BF16,
+    "f32": gguf.LlamaFileType.ALL_F32,
+}
 
 
-def export_gguf(source: ModelSource, dtype: str, path: Path) -> None:
-    """Write the model's tensors and what llama.cpp must know to run them; no vocabulary.
+def export_gguf(
+    source: ModelSource, dtype: str, path: Path, *, with_vocabulary: bool = False
+) -> None:
+    """Write the model's tensors and what a program must know to run them.
 
     Matrices are stored in `dtype`; vectors (norms, biases) in f32, as llama.cpp wants them. One
-    tensor is in memory at a time.
+    tensor is in memory at a time. Peers are given ids, so there is no vocabulary, or where a reader
+    insists on one, one whose words are the ids.
 
     Raises:
         AotlmError: the architecture, or something in its configuration, cannot be exported.
@@ -49,6 +57,8 @@ def export_gguf(source: ModelSource, dtype: str, path: Path) -> None:
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[architecture.arch])
     try:
         _add_facts(writer, source.config)
+        writer.add_file_type(_FILE_TYPES[dtype])
+        (_add_vocabulary if with_vocabulary else _add_no_vocabulary)(writer, source.config)
         names = _names(source, architecture)
         for name, new_name in names.items():
             shape = source.tensors.stored(name).shape
@@ -101,7 +111,20 @@ def _add_facts(writer: gguf.GGUFWriter, config: Any) -> None:
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
+
+
+def _add_no_vocabulary(writer: gguf.GGUFWriter, config: Any) -> None:
     writer.add_tokenizer_model("none")
+
+
+def _add_vocabulary(writer: gguf.GGUFWriter, config: Any) -> None:
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([f"t{index}" for index in range(config.vocab_size)])
+    writer.add_token_types([gguf.TokenType.NORMAL] * config.vocab_size)
+    writer.add_token_merges(["t 0"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
 
 
 def _names(source: ModelSource, architecture: _Architecture) -> dict[str, str]:

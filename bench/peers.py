@@ -42,8 +42,11 @@ class Wanted:
 class Peer:
     """A process that answers requests about its model; see `bench.worker`."""
 
-    def __init__(self, name: str, command: Sequence[str], stack: ExitStack) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], stack: ExitStack, *, decodes_only: bool = False
+    ) -> None:
         self.name = name
+        self.decodes_only = decodes_only
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aotlm-peers-")))
         self._log = folder / "log"
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -106,14 +109,57 @@ def _start_llama_cpp(wanted: Wanted, stack: ExitStack) -> Peer:
     return Peer("llama.cpp", [str(python), "-m", "bench.llama_worker", *words], stack)
 
 
+def _start_openvino(wanted: Wanted, stack: ExitStack) -> Peer:
+    if wanted.dtype == "f32":
+        raise AotlmError(
+            "OpenVINO GenAI reads GGUF files of f16, and the bundle is f32; leave openvino out of "
+            "--peers"
+        )
+    python = peers_python()
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aotlm-peers-")))
+    path = folder / "model.gguf"
+    export_gguf(open_model(wanted.model, wanted.revision), "f16", path, with_vocabulary=True)
+    _run_convert(python, path)
+    path.unlink()
+    words = [str(folder / "openvino_model.xml"), wanted.dtype, str(wanted.n_threads)]
+    return Peer("openvino", [str(python), "-m", "bench.openvino_worker", *words], stack)
+
+
+def _run_convert(python: Path, path: Path) -> None:
+    """Convert in a process of its own, whose memory ends with it."""
+    done = subprocess.run(
+        [str(python), "-m", "bench.openvino_convert", str(path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]
+        raise AotlmError(
+            f"OpenVINO GenAI does not read the exported model ({reason}); leave openvino out of "
+            "--peers"
+        )
+
+
 def _start_torch(wanted: Wanted, stack: ExitStack) -> Peer:
+    return Peer("torch", _torch_command(wanted), stack)
+
+
+def _start_torch_compile(wanted: Wanted, stack: ExitStack) -> Peer:
+    command = [*_torch_command(wanted), str(wanted.context)]
+    return Peer("torch.compile", command, stack, decodes_only=True)
+
+
+def _torch_command(wanted: Wanted) -> list[str]:
     words = [wanted.model, wanted.revision or "", wanted.dtype, str(wanted.n_threads)]
-    return Peer("torch", [sys.executable, "-m", "bench.torch_worker", *words], stack)
+    return [sys.executable, "-m", "bench.torch_worker", *words]
 
 
 PEERS: Final[Mapping[str, Callable[[Wanted, ExitStack], Peer]]] = {
     "llama.cpp": _start_llama_cpp,
+    "openvino": _start_openvino,
     "torch": _start_torch,
+    "torch.compile": _start_torch_compile,
 }
 
 
@@ -128,7 +174,7 @@ def read_names(words: str | None) -> list[str]:
     unknown = [name for name in names if name not in PEERS]
     if unknown:
         raise UsageError(f"unknown peer {unknown[0]!r}; choose from {', '.join(PEERS)}")
-    if "llama.cpp" in names:
+    if "llama.cpp" in names or "openvino" in names:
         peers_python()
     return names
 

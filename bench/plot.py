@@ -18,29 +18,33 @@ _PANELS = (
 
 
 def plot(results: dict[str, Any], path: str) -> None:
-    """Draw tokens a second against prompt length and depth, ours and the peers'."""
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    figure.suptitle(
-        f"{results['model']}, {results['dtype']}, {results['machine']['n_threads']} threads"
-    )
-    panels = figure.subplots(1, len(_PANELS))
-    for axes, (kind, key, label) in zip(panels, _PANELS, strict=True):
-        ours = [row for row in results["rows"] if row["name"] == kind]
-        limits = [row["tokens_per_second"] / row["fraction"] for row in ours]
-        axes.plot([row[key] for row in ours], limits, "--", color="grey", label="limit")
-        _draw(axes, ours, key, "aotlm")
-        for peer in results["peers"]:
-            rows = [row for row in peer["rows"] if row["name"] == kind]
-            _draw(axes, rows, key, peer["name"])
-        axes.set(title=kind, xlabel=label, ylabel="tokens/s", ylim=(0, None))
-        axes.grid(alpha=0.3)
-        axes.legend()
+    """Draw tokens a second against prompt length and depth, a row of panels for each bundle."""
+    bundles = results["bundles"]
+    figure = Figure(figsize=(10, 3.6 * len(bundles)), layout="constrained")
+    panels = figure.subplots(len(bundles), len(_PANELS), squeeze=False)
+    for bundle, row in zip(bundles, panels, strict=True):
+        name = f"{bundle['name']}, {bundle['report']['dtype']}"
+        for axes, (kind, key, label) in zip(row, _PANELS, strict=True):
+            _draw_panel(axes, bundle, kind, key)
+            axes.set_title(f"{name}: {kind}", fontsize="small")
+            axes.set(xlabel=label, ylabel="tokens/s", ylim=(0, None))
     figure.savefig(path, format="svg", metadata={"Date": None})
 
 
-def _draw(axes: Axes, rows: list[dict[str, Any]], key: str, name: str) -> None:
-    speeds = [row["tokens_per_second"] for row in rows]
-    axes.plot([row[key] for row in rows], speeds, "o-", label=name)
+def _draw_panel(axes: Axes, bundle: dict[str, Any], kind: str, key: str) -> None:
+    """Draw the limit, ours and the peers'."""
+    ours = [row for row in bundle["report"]["rows"] if row["name"] == kind]
+    limits = [row["tokens_per_second"] / row["fraction"] for row in ours]
+    axes.plot([row[key] for row in ours], limits, "--", color="grey", label="limit")
+    for name, rows in [
+        ("aotlm", ours),
+        *((peer["name"], peer["rows"]) for peer in bundle["peers"]),
+    ]:
+        shown = [row for row in rows if row["name"] == kind]
+        speeds = [row["tokens_per_second"] for row in shown]
+        axes.plot([row[key] for row in shown], speeds, "o-", label=name)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
 
 
 if __name__ == "__main__":

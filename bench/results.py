@@ -11,8 +11,10 @@ from typing import Any
 from aotlm.errors import AotlmError
 from aotlm.outputs import new_file
 from aotlm.toolchain.pins import ROOT
-from aotlm_runtime.bench.report import Report, title, to_json, to_markdown
-from bench.compare import PeerReport
+from aotlm_runtime.bench.report import Report, title, to_markdown
+from bench.build import Stage
+from bench.compare import PeerReport, PeerRow
+from bench.rules import rules
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,21 @@ class Computer:
 
 
 @dataclass(frozen=True)
-class Results:
-    """One run: ours, and each peer's."""
+class BundleResults:
+    """One bundle: ours, each peer's, and the stages of its build where they were measured."""
 
-    computer: Computer
+    name: str
     report: Report
     peers: list[PeerReport]
+    build: list[Stage]
+
+
+@dataclass(frozen=True)
+class Results:
+    """One run of the command."""
+
+    computer: Computer
+    bundles: list[BundleResults]
 
 
 def this_computer() -> Computer:
@@ -44,24 +55,20 @@ def this_computer() -> Computer:
 
 def to_data(results: Results) -> dict[str, Any]:
     """Return the results as plain data."""
-    return {
-        **to_json(results.report),
-        "computer": asdict(results.computer),
-        "peers": [asdict(peer) for peer in results.peers],
-    }
+    return asdict(results)
 
 
 def to_page(results: Results) -> str:
-    """Return the results as Markdown."""
+    """Return the results as Markdown, a section for each bundle."""
     computer = results.computer
     lines = [
-        to_markdown(results.report),
-        "",
         f"Measured on {computer.cpu}, {computer.n_cores} cores, "
-        f"{computer.memory_bytes / 2**30:.0f} GiB.",
+        f"{computer.memory_bytes / 2**30:.0f} GiB."
     ]
-    if results.peers:
-        lines += ["", *_comparison(results.report, results.peers)]
+    for bundle in results.bundles:
+        lines += ["", f"## {bundle.name}, {bundle.report.dtype}", "", to_markdown(bundle.report)]
+        for table in (_rules(bundle), _build(bundle), _comparison(bundle)):
+            lines += ["", *table] if table else []
     return "\n".join(lines)
 
 
@@ -90,21 +97,46 @@ def write_page(results: Results, folder: Path, python: Path) -> None:
         made.write_text(text, encoding="utf-8")
 
 
-def _comparison(report: Report, peers: Sequence[PeerReport]) -> list[str]:
+def _rules(bundle: BundleResults) -> list[str]:
+    found = rules(bundle.report, bundle.build)
+    head = [_line(["what a row costs", "ratio", "at most"]), _line(["---"] * 3)]
+    lines = [_line([rule.what, f"{rule.ratio:.2f}", f"{rule.limit:.2f}"]) for rule in found]
+    return [*head, *lines] if found else []
+
+
+def _build(bundle: BundleResults) -> list[str]:
+    head = [_line(["build", "s", "peak memory, MB"]), _line(["---"] * 3)]
+    lines = [
+        _line([stage.name, f"{stage.seconds:.1f}", f"{stage.peak_bytes / 1e6:.0f}"])
+        for stage in bundle.build
+    ]
+    about = "convert: the checkpoint is read, converted and written once, and nothing else."
+    return [*head, *lines, "", about] if bundle.build else []
+
+
+def _comparison(bundle: BundleResults) -> list[str]:
     """Ours, our fraction of the limit, and for each peer its speed and ours over its."""
+    if not bundle.peers:
+        return []
     head = ["what", "ours, tok/s", "of its limit"]
-    for peer in peers:
-        head += [f"{peer.name}, tok/s", f"ours ÷ {peer.name} (10–90 %)"]
+    for peer in bundle.peers:
+        head += [f"{peer.name}, tok/s", f"ours ÷ {peer.name} (10–90 %, pairs)"]
     lines = [_line(head), _line(["---"] * len(head))]
-    for index, row in enumerate(report.rows):
+    beside = [{row.key: row for row in peer.rows} for peer in bundle.peers]
+    for row in bundle.report.rows:
         cells = [title(row), f"{row.tokens_per_second:.1f}", f"{row.fraction:.2f}"]
-        for peer in peers:
-            other = peer.rows[index]
-            cells.append(f"{other.tokens_per_second:.1f}")
-            cells.append(f"{other.ratio:.2f} ({other.low:.2f}–{other.high:.2f})")
+        for rows in beside:
+            cells += _peer_cells(rows.get((row.name, row.n_tokens, row.depth)))
         lines.append(_line(cells))
-    about = [f"{peer.name}: {peer.about}." for peer in peers]
-    return [*lines, "", f"Same weights, dtype and threads. {' '.join(about)}"]
+    about = [f"{peer.name}: {peer.about}." for peer in bundle.peers]
+    return [*lines, "", f"Same weights and threads. {' '.join(about)}"]
+
+
+def _peer_cells(row: PeerRow | None) -> list[str]:
+    if row is None:
+        return ["", ""]
+    spread = f"{row.low:.2f}–{row.high:.2f}, {row.n_pairs}"
+    return [f"{row.tokens_per_second:.1f}", f"{row.ratio:.2f} ({spread})"]
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -1,83 +1,69 @@
-"""What `inv bench` does: it loads the bundle and its peers, measures them in turn, and tells."""
+"""What `inv bench` does: it loads each bundle and its peers, measures them in turn, and tells."""
 
-import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from aotlm.errors import UsageError
 from aotlm.outputs import new_file
-from aotlm_runtime.arguments import BENCH, LOADING, read_value
 from aotlm_runtime.bench.report import measure
 from aotlm_runtime.bundle import open_bundle
 from aotlm_runtime.manifest import Model as Facts
 from aotlm_runtime.model import load_opened
+from bench.build import Stage, measure_build
 from bench.compare import Comparison
+from bench.counts import Counts
 from bench.environment import peers_python
 from bench.peers import PEERS, Peer, Wanted, check_same_model, read_names
-from bench.results import Results, this_computer, to_data, to_page, write_page
+from bench.results import BundleResults, Results, this_computer, to_data, to_page, write_page
 
-DEFAULT_PAIRS = 100
-_FLAGS = {flag.name: flag for flag in (*BENCH, *LOADING)}
+# A model's name and revision, as open_model takes them.
+Source = tuple[str, str | None]
 
 
 @dataclass(frozen=True)
-class Counts:
-    """Numbers as the command line has them; None was not given."""
+class Request:
+    """What to measure: bundles, the model that each was made from (or none at all), peers by
+    commas, and whether a build of each is measured as well."""
 
-    repeat: str | None = None
-    threads: str | None = None
-    context: str | None = None
-
-    def read(self, name: str) -> int | None:
-        """Return one of them.
-
-        Raises:
-            UsageError: it is no whole number from 1 on.
-        """
-        text = getattr(self, name)
-        try:
-            return None if text is None else int(read_value(_FLAGS[name], text))
-        except argparse.ArgumentTypeError as error:
-            raise UsageError(f"--{name}: {error}") from None
+    bundles: Sequence[Path]
+    models: Sequence[str]
+    peers: str | None
+    counts: Counts
+    with_build: bool = False
 
 
 def bench(
-    bundle: Path,
-    model: str | None,
-    peers: str | None,
-    counts: Counts,
-    json_file: str | None,
-    out: str | None,
-    tell: Callable[[str], object],
+    request: Request, json_file: str | None, out: str | None, tell: Callable[[str], object]
 ) -> str:
-    """Measure a bundle beside the machine's limits and the named peers; return the tables.
+    """Measure bundles beside the machine's limits and the named peers; return the tables.
 
     Raises:
         UsageError: a word of the command is wrong.
         AotlmError: a peer cannot run, or runs another model.
-        AotlmRuntimeError: the bundle cannot be loaded.
+        AotlmRuntimeError: a bundle cannot be loaded.
     """
-    names = read_names(peers)
-    n_pairs = counts.read("repeat") or DEFAULT_PAIRS
+    bundles, models = request.bundles, request.models
+    if models and len(models) != len(bundles):
+        raise UsageError(
+            f"--model was given {len(models)} times for {len(bundles)} bundles; give it once for "
+            "each, in their order, or not at all"
+        )
+    names = read_names(request.peers)
+    request.counts.effort()
     plotting = peers_python() if out else None
-    n_threads, context = counts.read("threads"), counts.read("context")
-    with open_bundle(bundle) as opened, ExitStack() as stack:
-        loaded = load_opened(opened, threads=n_threads, context=context)
-        session, facts = loaded.session, opened.manifest.model
-        started: list[Peer] = []
-        if names:
-            source, revision = _source(facts, model)
-            wanted = Wanted(source, revision, facts.dtype, session.threads, session.context)
-        for name in names:
-            tell(f"loading {name}")
-            started.append(PEERS[name](wanted, stack))
-            check_same_model(started[-1], session, facts.dtype)
-        comparison = Comparison(started)
-        report = measure(opened, loaded, n_pairs, tell, comparison.after_pair)
-    results = Results(this_computer(), report, comparison.reports())
+    chosen: Sequence[str | None] = models or [None] * len(bundles)
+    sources = [
+        _source(bundle, model) if names or request.with_build else None
+        for bundle, model in zip(bundles, chosen, strict=True)
+    ]
+    found = [
+        _bench(bundle, source, names, request, tell)
+        for bundle, source in zip(bundles, sources, strict=True)
+    ]
+    results = Results(this_computer(), found)
     if json_file:
         with new_file(Path(json_file)) as made:
             made.write_text(json.dumps(to_data(results), indent=2) + "\n", encoding="utf-8")
@@ -86,13 +72,47 @@ def bench(
     return to_page(results)
 
 
-def _source(facts: Facts, model: str | None) -> tuple[str, str | None]:
-    """The model that the bundle was made from, as open_model takes it."""
+def _bench(
+    bundle: Path,
+    source: Source | None,
+    names: Sequence[str],
+    request: Request,
+    tell: Callable[[str], object],
+) -> BundleResults:
+    effort = request.counts.effort()
+    n_threads, context = request.counts.read("threads"), request.counts.read("context")
+    with open_bundle(bundle) as opened, ExitStack() as stack:
+        loaded = load_opened(opened, threads=n_threads, context=context)
+        session, facts = loaded.session, opened.manifest.model
+        started: list[Peer] = []
+        if source:
+            wanted = Wanted(*source, facts.dtype, session.threads, session.context)
+            for name in names:
+                tell(f"loading {name}")
+                started.append(PEERS[name](wanted, stack))
+                check_same_model(started[-1], session, facts.dtype)
+        comparison = Comparison(started, effort.seconds)
+        report = measure(opened, loaded, effort, tell, comparison.after_pair)
+    stages: list[Stage] = []
+    if request.with_build and source:
+        stages = measure_build(*source, facts.dtype, report.target, tell)
+    return BundleResults(_name(facts), report, comparison.reports(), stages)
+
+
+def _name(facts: Facts) -> str:
+    size = f"{facts.architecture}, {facts.n_parameters / 1e6:.0f} million parameters"
+    return size if facts.source == "local" else f"{facts.source}, {size}"
+
+
+def _source(bundle: Path, model: str | None) -> Source:
+    """The model that the bundle was made from."""
     if model:
         return model, None
+    with open_bundle(bundle) as opened:
+        facts = opened.manifest.model
     if facts.source == "local":
         raise UsageError(
-            "the bundle was made from a local model; name it with --model, so that the peers run "
-            "the same weights"
+            f"the bundle {bundle} was made from a local model; name it with --model, so that the "
+            "peers run the same weights"
         )
     return facts.source, facts.revision

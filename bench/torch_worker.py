@@ -1,27 +1,31 @@
-"""PyTorch as a peer, eager: `python -m bench.torch_worker MODEL REVISION DTYPE THREADS`."""
+"""PyTorch as a peer: `python -m bench.torch_worker MODEL REVISION DTYPE THREADS [CONTEXT]`.
 
+Eager; with CONTEXT, a decode step is compiled with a cache of so many tokens.
+"""
+
+import os
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 import transformers
-from transformers import DynamicCache
+from transformers import DynamicCache, StaticCache
 
 from aotlm.capture.reference import reference_model, rounded_model
 from aotlm.capture.source import open_model
 from bench.worker import serve
 
+_ABOUT = f"PyTorch {torch.__version__.partition('+')[0]}, transformers {transformers.__version__}"
 
-class Torch:
+
+class Eager:
     """A model of transformers with its default attention, and a cache that grows."""
 
-    def __init__(self, model: str, revision: str | None, dtype: str, n_threads: int) -> None:
-        torch_version = torch.__version__.partition("+")[0]
-        self.about = f"PyTorch {torch_version} eager (transformers {transformers.__version__})"
-        torch.set_num_threads(n_threads)
-        self._model = _load(model, revision, dtype)
-        self._model.set_attn_implementation("sdpa")
+    def __init__(self, model: Any) -> None:
+        self.about = f"{_ABOUT}, eager"
+        self._model = model
         self._cache: Any = DynamicCache()
 
     def pretend(self, depth: int) -> None:
@@ -43,18 +47,66 @@ class Torch:
     @torch.inference_mode()
     def extend(self, ids: Sequence[int]) -> torch.Tensor:
         """Append tokens; return the logits after the last one, [V]."""
-        answer = self._model(
-            torch.tensor([ids]), past_key_values=self._cache, use_cache=True, logits_to_keep=1
-        )
-        logits: torch.Tensor = answer.logits[0, -1]
-        return logits
+        return _logits(self._model, ids, self._cache)
 
 
-def _load(model: str, revision: str | None, dtype: str) -> Any:
+class Compiled:
+    """The same with torch.compile's decode step and a static cache, as transformers' own generation
+    has it; it prefills eagerly."""
+
+    def __init__(self, model: Any, context: int) -> None:
+        compiler = os.environ.get("CXX", "g++")
+        if not shutil.which(compiler):
+            raise RuntimeError(
+                f"torch.compile needs a C++ compiler, and there is no {compiler} (set CXX)"
+            )
+        self.about = f"{_ABOUT}, decode by torch.compile with a static cache of {context} tokens"
+        self._model = model
+        self._step = torch.compile(model, dynamic=False)
+        self._cache: Any = StaticCache(config=model.config, max_cache_len=context)
+        self.extend([0, 0])
+        self.extend([0])
+
+    def pretend(self, depth: int) -> None:
+        """Hold one token's keys and values `depth` times."""
+        self.rewind(0)
+        self.extend([0])
+        for layer in self._cache.layers:
+            layer.keys[:, :, 1:depth] = layer.keys[:, :, :1]
+            layer.values[:, :, 1:depth] = layer.values[:, :, :1]
+        self.rewind(depth)
+
+    def rewind(self, depth: int) -> None:
+        """Forget the tokens from position `depth` on."""
+        for layer in self._cache.layers:
+            layer.cumulative_length.fill_(depth)
+
+    @torch.no_grad()
+    def extend(self, ids: Sequence[int]) -> torch.Tensor:
+        """Append tokens; return the logits after the last one, [V]."""
+        return _logits(self._step if len(ids) == 1 else self._model, ids, self._cache)
+
+
+def _logits(model: Any, ids: Sequence[int], cache: Any) -> torch.Tensor:
+    answer = model(torch.tensor([ids]), past_key_values=cache, use_cache=True, logits_to_keep=1)
+    logits: torch.Tensor = answer.logits[0, -1]
+    return logits
+
+
+def _load(model: str, revision: str | None, dtype: str, n_threads: int) -> Any:
+    torch.set_num_threads(n_threads)
     source = open_model(model, revision)
-    return reference_model(source) if dtype == "f32" else rounded_model(source, dtype)
+    loaded = reference_model(source) if dtype == "f32" else rounded_model(source, dtype)
+    loaded.set_attn_implementation("sdpa")  # type: ignore[operator]
+    return loaded
 
 
 if __name__ == "__main__":
-    model, revision, dtype, n_threads = sys.argv[1:]
-    serve(lambda: Torch(model, revision or None, dtype, int(n_threads)))
+    model, revision, dtype, n_threads, *context = sys.argv[1:]
+
+    def engine() -> Eager | Compiled:
+        """Load what the words name."""
+        loaded = _load(model, revision or None, dtype, int(n_threads))
+        return Compiled(loaded, int(context[0])) if context else Eager(loaded)
+
+    serve(engine)

@@ -59,6 +59,7 @@ SERVING = (
 BENCH = (
     Flag("json", "off", "print the figures as JSON"),
     Flag("repeat", "count", "pairs of a decode step and its limit; default: 100", "N"),
+    Flag("seconds", "count", "time for a prefill's pairs, at least 3 of them; default: 20", "S"),
 )
 DEBUG = (Flag("debug", "off", "print a traceback with an error"),)
 CHAT = (*ANSWER, *SAMPLING, *LOADING)

@@ -106,13 +106,16 @@ def perplexity(arguments: argparse.Namespace) -> int:
 
 def bench(arguments: argparse.Namespace) -> int:
     """Measure the bundle beside the machine's limits."""
+    from aotlm_runtime.bench.measure import Effort
     from aotlm_runtime.bench.report import measure, to_json, to_markdown
     from aotlm_runtime.bundle import open_bundle
     from aotlm_runtime.console import note
 
     with open_bundle(arguments.bundle) as bundle:
         model = _load_opened(bundle, arguments)
-        report = measure(bundle, model, arguments.repeat or 100, note)
+        given = {"n_pairs": arguments.repeat, "seconds": arguments.seconds}
+        effort = Effort(**{name: value for name, value in given.items() if value})
+        report = measure(bundle, model, effort, note)
     print(json.dumps(to_json(report), indent=2) if arguments.json else to_markdown(report))
     return 0
 

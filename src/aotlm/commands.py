@@ -39,8 +39,10 @@ HELP = {
     "base_image": "what the images are built on instead of the pinned image",
     "cache": "a folder that keeps the image of the wheels, for another engine to load",
     "tag": "the name of the image; default: aotlm-<model>-<dtype>",
-    "peers": "what to compare with, by commas: llama.cpp, torch; default: nothing",
+    "peers": "what to compare with: llama.cpp,openvino,torch,torch.compile; default: nothing",
+    "build": "measure import and compile as well",
     "repeat": "pairs of a decode step and its limit; default: 100",
+    "seconds": "time for one prefill's pairs, and for a peer's pairs of any row; default: 20",
     "threads": "default: the physical cores that this process may use",
     "context": "tokens kept; default: the model's, up to 4096",
     "json": "write the figures to this file as JSON",
@@ -57,7 +59,8 @@ def command(
     """Make a task of a function: with help, --debug, and errors as one line and an exit code.
 
     The function also takes `flags` of the runtime, as keywords that `flag_words` makes words of. A
-    stage runs in the toolchain image where --engine or the settings say so.
+    keyword that is a list[str] is a flag that can be repeated. A stage runs in the toolchain image
+    where --engine or the settings say so.
     """
 
     def wrap(function: Callable[..., Any]) -> Task:
@@ -105,6 +108,7 @@ def command(
         texts = {**HELP, **{flag.name.replace("-", "_"): flag.help for flag in flags}}
         known = {word.name: texts[word.name] for word in parameters if word.name in texts}
         lists = [flag.name.replace("-", "_") for flag in flags if flag.kind == "texts"]
+        lists += [word.name for word in own if word.annotation == list[str]]
         return task(name=name, help=known, positional=[], auto_shortflags=False, iterable=lists)(
             body
         )

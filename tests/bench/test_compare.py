@@ -1,15 +1,17 @@
 """Peers beside us: in turn, each pair its own ratio, and tables that say so."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
-from aotlm_runtime.bench.measure import Case, Machine, run
+from aotlm_runtime.bench.measure import Case, Effort, Machine, run
 from aotlm_runtime.bench.process import Process
 from aotlm_runtime.bench.report import Report
+from bench.build import Stage
 from bench.compare import Comparison
-from bench.results import Computer, Results, this_computer, to_data, to_page
+from bench.results import BundleResults, Computer, Results, this_computer, to_data, to_page
 
 DECODE = ("decode", 1, 512)
 PREFILL = ("prefill", 16, 0)
@@ -18,8 +20,10 @@ PREFILL = ("prefill", 16, 0)
 class Stub:
     """A peer that takes the times it is told, and writes down when it is asked."""
 
-    def __init__(self, name: str, times: list[float], calls: list[object]) -> None:
-        self.name, self.about = name, f"{name} 1.0"
+    def __init__(
+        self, name: str, times: list[float], calls: list[object], decodes_only: bool = False
+    ) -> None:
+        self.name, self.about, self.decodes_only = name, f"{name} 1.0", decodes_only
         self._times, self._calls = iter(times), calls
 
     def seconds(self, depth: int, n_tokens: int) -> float:
@@ -44,11 +48,13 @@ def _report(calls: list[object]) -> tuple[Report, Comparison]:
     ]
     comparison = Comparison(peers, rest_seconds=0)
     rows = [
-        run(_case(key, times, calls), 3, comparison.after_pair)
+        run(_case(key, times, calls), Effort(3), comparison.after_pair)
         for key, times in ((DECODE, [1.0, 1.0, 2.0]), (PREFILL, [1.0, 1.0, 1.0]))
     ]
     machine = Machine(2, 1e9, 2e9, 3e9, "fma", 1e11, 2e11)
-    report = Report("demo", "f16", "x86-64-v3", 100, 90, 0.1, 0.2, machine, Process(0.5, 10), rows)
+    report = Report(
+        "demo", "f16", "x86-64-v3", 100, 90, 1, 0.1, 0.2, machine, Process(0.5, 10), rows
+    )
     return report, comparison
 
 
@@ -73,14 +79,14 @@ def test_a_ratio_is_the_median_of_the_pairs_not_the_ratio_of_medians() -> None:
 def test_the_table_has_a_line_for_each_case_and_two_columns_for_each_peer() -> None:
     report, comparison = _report([])
     computer = Computer("A CPU", 2, 8 << 30)
-    page = to_page(Results(computer, report, comparison.reports()))
+    page = to_page(Results(computer, [BundleResults("demo", report, comparison.reports(), [])]))
     assert "Measured on A CPU, 2 cores, 8 GiB." in page
     assert (
-        "| what | ours, tok/s | of its limit | slow, tok/s | ours ÷ slow (10–90 %) "
-        "| quick, tok/s | ours ÷ quick (10–90 %) |" in page
+        "| what | ours, tok/s | of its limit | slow, tok/s | ours ÷ slow (10–90 %, pairs) "
+        "| quick, tok/s | ours ÷ quick (10–90 %, pairs) |" in page
     )
     assert (
-        "| decode, depth 512 | 1.0 | 0.50 | 0.2 | 4.00 (3.20–4.00) | 1.0 | 0.50 (0.50–0.90) |"
+        "| decode, depth 512 | 1.0 | 0.50 | 0.2 | 4.00 (3.20–4.00, 3) | 1.0 | 0.50 (0.50–0.90, 3) |"
         in page
     )
     assert "slow: slow 1.0. quick: quick 1.0." in page
@@ -88,9 +94,53 @@ def test_the_table_has_a_line_for_each_case_and_two_columns_for_each_peer() -> N
 
 def test_without_peers_there_is_no_comparison() -> None:
     report, _ = _report([])
-    results = Results(this_computer(), report, [])
+    results = Results(this_computer(), [BundleResults("demo", report, [], [])])
     assert "ours" not in to_page(results)
-    assert json.loads(json.dumps(to_data(results)))["peers"] == []
+    assert json.loads(json.dumps(to_data(results)))["bundles"][0]["peers"] == []
+
+
+def test_each_bundle_has_a_section_and_its_build_a_table() -> None:
+    report, _ = _report([])
+    stages = [Stage("convert", 1.0, 4_000_000), Stage("import", 12.34, 5_000_000)]
+    bundles = [BundleResults(name, report, [], stages) for name in ("one", "two")]
+    page = to_page(Results(this_computer(), bundles))
+    assert [line for line in page.splitlines() if line.startswith("## ")] == [
+        "## one, f16",
+        "## two, f16",
+    ]
+    assert page.count("| import | 12.3 | 5 |") == 2
+
+
+def test_a_peer_leaves_a_row_when_its_time_is_used_up_and_others_stay() -> None:
+    calls: list[object] = []
+    peers = [Stub("slow", [4.0], calls), Stub("quick", [1.0, 1.0, 1.0], calls)]
+    comparison = Comparison(peers, budget_seconds=3.0, rest_seconds=0)
+    run(_case(DECODE, [1.0, 1.0, 1.0], calls), Effort(3), comparison.after_pair)
+    slow, quick = comparison.reports()
+    assert (slow.rows[0].n_pairs, slow.rows[0].ratio) == (1, 4.0)
+    assert quick.rows[0].n_pairs == 3
+
+
+def test_a_peer_that_only_decodes_has_empty_cells_elsewhere() -> None:
+    calls: list[object] = []
+    comparison = Comparison([Stub("steps", [2.0], calls, decodes_only=True)], rest_seconds=0)
+    rows = [
+        run(_case(DECODE, [1.0], calls), Effort(1), comparison.after_pair),
+        run(_case(PREFILL, [1.0] * 3, calls), Effort(1), comparison.after_pair),
+    ]
+    report = dataclasses.replace(_report([])[0], rows=rows)
+    results = [BundleResults("demo", report, comparison.reports(), [])]
+    page = to_page(Results(this_computer(), results))
+    assert "| decode, depth 512 | 1.0 | 0.50 | 0.5 | 2.00 (2.00–2.00, 1) |" in page
+    assert "| prefill, 16 tokens | 16.0 | 0.50 |  |  |" in page
+
+
+def test_a_prefill_ends_when_its_time_is_used_up_but_a_decode_does_not() -> None:
+    late = Effort(n_pairs=50, seconds=3.5)
+    times = [1.0] * 50
+    assert run(_case(PREFILL, times, []), late, lambda case, seconds: None).n_pairs == 4
+    assert run(_case(PREFILL, [9.0] * 3, []), late, lambda case, seconds: None).n_pairs == 3
+    assert run(_case(DECODE, times, []), late, lambda case, seconds: None).n_pairs == 50
 
 
 def test_the_computer_is_described_without_its_name() -> None:

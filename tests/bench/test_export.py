@@ -125,6 +125,17 @@ def test_the_configuration_is_in_its_metadata(tmp_path: Path) -> None:
     assert metadata["qwen2.attention.layer_norm_rms_epsilon"] == pytest.approx(1e-5)
 
 
+def test_where_a_vocabulary_is_wanted_its_words_are_the_ids(tmp_path: Path) -> None:
+    saved(tmp_path / "model")
+    source, path = open_model(str(tmp_path / "model")), tmp_path / "model.gguf"
+    export_gguf(source, "f16", path)
+    assert read_gguf_table(path).metadata["tokenizer.ggml.model"] == "none"
+    export_gguf(source, "f16", path, with_vocabulary=True)
+    words = gguf.GGUFReader(path).fields["tokenizer.ggml.tokens"].contents()
+    assert words == [f"t{index}" for index in range(SIZES["vocab_size"])]
+    assert read_gguf_table(path).metadata["general.file_type"] == gguf.LlamaFileType.MOSTLY_F16
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "reason"),
     [

@@ -11,8 +11,9 @@ import pytest
 
 from aotlm.errors import AotlmError, UsageError
 from bench import environment, peers
+from bench.counts import Counts
 from bench.peers import Peer, check_same_model, read_names
-from bench.run import Counts
+from bench.run import Request, bench
 from bench.worker import Answers
 
 # A worker whose logits are the ids, and which fails at a depth of 13 and ends at 14.
@@ -123,10 +124,19 @@ def test_a_case_is_warmed_up_once_and_every_call_starts_at_its_depth() -> None:
 
 
 def test_an_unknown_peer_is_named() -> None:
-    with pytest.raises(UsageError, match=r"unknown peer 'mlc'; choose from llama\.cpp, torch"):
+    with pytest.raises(
+        UsageError,
+        match=r"unknown peer 'mlc'; choose from llama\.cpp, openvino, torch, torch\.compile",
+    ):
         read_names("torch,mlc")
     assert read_names("torch, torch") == ["torch"]
     assert read_names(None) == []
+
+
+def test_a_model_is_named_for_each_bundle_or_for_none() -> None:
+    request = Request([Path("one"), Path("two")], ["demo"], None, Counts())
+    with pytest.raises(UsageError, match="--model was given 1 times for 2 bundles; give it once"):
+        bench(request, None, None, print)
 
 
 def test_a_missing_or_old_environment_names_the_command(

@@ -26,7 +26,6 @@ FLAGS = {
     "check": ("--dir", "--model"),
     "demo": ("--prompt", "--dtype", "--temperature"),
     "bench": ("--bundle", "--model", "--peers", "--repeat", "--threads", "--context", "--out"),
-    "bench-import": ("--model", "--revision", "--dtype", "--out"),
     "peers": (),
     "test": (),
     "lint": (),
@@ -69,6 +68,14 @@ def test_wrong_words_have_exit_code_2() -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("error: unknown target 'pentium'")
     assert _inv("run").returncode == 2
+
+
+@pytest.mark.parametrize("name", ["profile", "bench", "run"])
+def test_a_count_that_is_none_is_told_in_one_sentence(name: str) -> None:
+    done = _inv(name, "--bundle", "nowhere", "--threads", "abc")
+    assert done.returncode == 2
+    assert "--threads: 'abc' is not a whole number from 1 on" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_traceback_comes_only_with_debug(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from aotlm_runtime.bench.limits import Arithmetic, Limits
 from aotlm_runtime.bench.work import Work
 from aotlm_runtime.session import Session
 
+LEAST_PREFILLS = 3
+
 
 @dataclass(frozen=True)
 class Row:
@@ -43,6 +45,15 @@ class Case:
     depth: int
     limit: str
     pair: Callable[[], tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured: `n_pairs` of each decode step; of each prefill a tenth of them, fewer
+    where `seconds` have passed, but always LEAST_PREFILLS."""
+
+    n_pairs: int = 100
+    seconds: float = 20.0
 
 
 # Called behind each pair with the case and its own seconds: others can be measured beside it.
@@ -136,10 +147,15 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def run(case: Case, n_pairs: int, after_pair: AfterPair) -> Row:
+def run(case: Case, effort: Effort, after_pair: AfterPair) -> Row:
     """Run the pairs of a case."""
-    pairs = []
-    for _ in range(n_pairs):
+    is_prefill = case.name == "prefill"
+    n_pairs = max(LEAST_PREFILLS, effort.n_pairs // 10) if is_prefill else effort.n_pairs
+    pairs: list[tuple[float, float]] = []
+    while len(pairs) < n_pairs:
+        is_late = is_prefill and sum(taken for _, taken in pairs) >= effort.seconds
+        if is_late and len(pairs) >= LEAST_PREFILLS:
+            break
         pairs.append(case.pair())
         after_pair(case, pairs[-1][1])
     fraction, low, high = spread([least / taken for least, taken in pairs])

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from aotlm_runtime.bench.limits import Limits
-from aotlm_runtime.bench.measure import AfterPair, Bench, Case, Machine, Row, run
+from aotlm_runtime.bench.measure import AfterPair, Bench, Case, Effort, Machine, Row, run
 from aotlm_runtime.bench.process import Process, measure_process
 from aotlm_runtime.bench.work import read_work
 from aotlm_runtime.bundle import Bundle
@@ -14,7 +14,7 @@ from aotlm_runtime.library import CompiledModel, choose_library
 from aotlm_runtime.model import Model
 
 PREFILLS = (16, 32, 128, 512, 1000)
-DEPTHS = (0, 512)
+DEPTHS = (0, 512, 3500)
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Report:
     target: str
     size_bytes: int
     step_bytes: int
+    kv_bytes_per_position: int
     verify_seconds: float
     load_seconds: float
     machine: Machine
@@ -46,18 +47,19 @@ def open_bench(bundle: Bundle, model: Model) -> Bench:
 def measure(
     bundle: Bundle,
     model: Model,
-    n_pairs: int,
+    effort: Effort,
     tell: Callable[[str], object],
     after_pair: AfterPair = lambda case, seconds: None,
 ) -> Report:
-    """Measure everything. Lengths and depths that do not fit the context are left out."""
+    """Measure everything. Prefills that do not fit the context are left out; depths behind its end
+    are at its end."""
     bench = open_bench(bundle, model)
     session, facts = model.session, bundle.manifest.model
     tell("the machine")
     machine = bench.machine(session.compiled.set_threads)
     found = []
-    for case, n in _plan(bench, session.context, n_pairs):
-        row = run(case, n, after_pair)
+    for case in _plan(bench, session.context):
+        row = run(case, effort, after_pair)
         tell(line(row))
         found.append(row)
     return Report(
@@ -66,6 +68,7 @@ def measure(
         target=choose_library(bundle.manifest.libraries, cpu_features()).target,
         size_bytes=bundle.size_bytes,
         step_bytes=bench.work.step_bytes,
+        kv_bytes_per_position=bench.work.kv_bytes_per_position,
         verify_seconds=model.times.verify_seconds,
         load_seconds=model.times.load_seconds,
         machine=machine,
@@ -74,16 +77,14 @@ def measure(
     )
 
 
-def _plan(bench: Bench, context: int, n_pairs: int) -> Iterator[tuple[Case, int]]:
-    """Decode first, then prefill, which takes a tenth of the pairs, at least 3.
-
-    Each case is prepared when it is reached, as all use the one session.
-    """
-    for depth in sorted({depth for depth in (*DEPTHS, context - 1) if depth < context}):
-        yield bench.decode(depth), n_pairs
+def _plan(bench: Bench, context: int) -> Iterator[Case]:
+    """Decode first, then prefill. Each case is prepared when it is reached, as all use the one
+    session."""
+    for depth in sorted({min(depth, context - 1) for depth in DEPTHS}):
+        yield bench.decode(depth)
     for n_tokens in PREFILLS:
         if n_tokens <= context:
-            yield bench.prefill(n_tokens), max(3, n_pairs // 10)
+            yield bench.prefill(n_tokens)
 
 
 def line(row: Row) -> str:
