@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import torch
 
 from aotlm.capture.convert import convert
 from aotlm.capture.source import open_model
@@ -65,6 +66,7 @@ def measure_build(
 
 
 def _convert(model: str, revision: str | None, dtype: str, target: str, folder: Path) -> float:
+    torch.set_num_threads(1)  # blocks are too small to share: its threads spin on a busy machine
     tensors = open_model(model, revision).tensors
     started = time.perf_counter()
     with (folder / "converted").open("wb") as file:
