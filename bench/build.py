@@ -5,7 +5,6 @@ and writes it, which is the least that an import takes.
 """
 
 import json
-import re
 import resource
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from aotlm.codegen.compile import compile_import
 from aotlm.compiler import import_model
 from aotlm.errors import AotlmError
 from aotlm.toolchain.pins import ROOT
+from aotlm_runtime.bench.process import read_peak_bytes
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ _STAGES: Final[Mapping[str, Callable[[str, str | None, str, str, Path], float | 
 
 def _peak_bytes() -> int:
     """The process's own peak is not getrusage's, which starts at that of who started it."""
-    own = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text(encoding="utf-8"))
-    assert own
-    return 1024 * (int(own[1]) + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+    own_bytes = read_peak_bytes(Path("/proc/self/status").read_text(encoding="utf-8"))
+    assert own_bytes is not None
+    return own_bytes + 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
 
 
 if __name__ == "__main__":

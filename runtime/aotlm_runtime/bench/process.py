@@ -47,7 +47,13 @@ def measure_process(bundle: str, n_threads: int, n_tokens: int = 16) -> Process:
         process.stdout.read()
         process.wait()
         said.seek(0)
-        peak = _PEAK.search(said.read())
-    if process.returncode or not peak:
+        peak_bytes = read_peak_bytes(said.read())
+    if process.returncode or peak_bytes is None:
         raise RuntimeError(f"aotlm-run run ended with {process.returncode}")
-    return Process(first, 1024 * int(peak[1]))
+    return Process(first, peak_bytes)
+
+
+def read_peak_bytes(status: str) -> int | None:
+    """Return the peak of memory that a /proc/PID/status tells, None where it tells none."""
+    peak = _PEAK.search(status)
+    return 1024 * int(peak[1]) if peak else None
