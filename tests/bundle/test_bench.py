@@ -108,5 +108,8 @@ def test_the_profile_names_each_kernel_and_sums_up(bundle: Path) -> None:
         assert sum(shares) == pytest.approx(100, abs=1)
         assert "linear_" in table
         assert "unknown" not in table
+        n_layers = 2
+        counted = [line.split("|")[2].strip() for line in table.splitlines() if "linear_" in line]
+        assert set(counted) == {"1", str(n_layers)}  # the head, and the linears of the layers
     assert "attention_grouped" in decode
     assert "attention_flash" in prefill
