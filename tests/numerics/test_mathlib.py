@@ -113,6 +113,11 @@ def test_exp_stays_finite_and_above_zero_outside_its_range(apply: Apply) -> None
     assert 0 < found[0] < 2e-38
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_is_not_a_number_stays_so(apply: Apply, name: str) -> None:
+    assert np.isnan(apply(name, f32([np.nan]))).all()
+
+
 def test_exp_of_zero_is_one(apply: Apply) -> None:
     # a row's largest score has weight exactly 1
     assert np.array_equal(apply("exp", f32([0.0, -0.0])), [1, 1])

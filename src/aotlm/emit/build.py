@@ -6,7 +6,7 @@ scalars and vectors alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -116,6 +116,15 @@ def when(condition: ir.Value) -> Iterator[None]:
     with ir.InsertionPoint(op.then_block):
         yield
         scf.yield_([])
+
+
+def either(condition: ir.Value, then: Callable[[], None], other: Callable[[], None]) -> None:
+    """Build scf.if, each side by its function."""
+    op = scf.IfOp(condition, has_else=True)
+    for block, body in ((op.then_block, then), (op.else_block, other)):
+        with ir.InsertionPoint(block):
+            body()
+            scf.yield_([])
 
 
 def cut(first: ir.Value, end: ir.Value, sizes: Sequence[int]) -> Iterator[tuple[ir.Value, int]]:

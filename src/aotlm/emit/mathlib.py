@@ -39,6 +39,16 @@ def fma(a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
     return math_dialect.fma(a, b, c)
 
 
+def maximum(a: ir.Value, b: ir.Value) -> ir.Value:
+    """Return the larger one, and b where one is not a number: a single instruction on x86."""
+    return arith.select(arith.cmpf(arith.CmpFPredicate.OGT, a, b), a, b)
+
+
+def minimum(a: ir.Value, b: ir.Value) -> ir.Value:
+    """Return the smaller one, and b where one is not a number; see `maximum`."""
+    return arith.select(arith.cmpf(arith.CmpFPredicate.OLT, a, b), a, b)
+
+
 def _polynomial(x: ir.Value, terms: tuple[float, ...]) -> ir.Value:
     result = like(terms[-1], x.type)
     for term in reversed(terms[:-1]):
@@ -49,8 +59,8 @@ def _polynomial(x: ir.Value, terms: tuple[float, ...]) -> ir.Value:
 def exp(x: ir.Value) -> ir.Value:
     """Return e^x; below −87 the least normal number, above 88 its value at 88."""
     type_ = x.type
-    x = arith.maximumf(x, like(-87.0, type_))
-    x = arith.minimumf(x, like(88.0, type_))
+    x = maximum(like(-87.0, type_), x)
+    x = minimum(like(88.0, type_), x)
     whole = math_dialect.roundeven(arith.mulf(x, like(LOG2_E_HIGH, type_)))
     rest = fma(x, like(LOG2_E_HIGH, type_), arith.negf(whole))
     rest = fma(x, like(LOG2_E_LOW, type_), rest)
@@ -104,7 +114,7 @@ def gelu_tanh(x: ir.Value) -> ir.Value:
 
 def relu(x: ir.Value) -> ir.Value:
     """Return max(x, 0)."""
-    return arith.maximumf(x, like(0.0, x.type))
+    return maximum(like(0.0, x.type), x)
 
 
 ACTIVATIONS: Final[Mapping[str, Callable[[ir.Value], ir.Value]]] = {

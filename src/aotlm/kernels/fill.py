@@ -9,7 +9,7 @@ from mlir import ir
 from mlir.dialects import func
 
 from aotlm.errors import AotlmError
-from aotlm.kernels.attention import emit_flash
+from aotlm.kernels.flash import emit_flash
 from aotlm.kernels.grouped import emit_grouped
 from aotlm.kernels.linear import emit_linear
 from aotlm.targets import Target

@@ -15,14 +15,14 @@ from mlir.dialects import arith, func, memref, vector
 from aotlm.emit import build as b
 from aotlm.emit import mathlib
 from aotlm.emit.kernels import DECODE_BLOCK
-from aotlm.kernels.attention import (
+from aotlm.kernels.tile import (
     FAR,
     ROWS,
     Facts,
+    Rows,
     Tile,
-    TileRow,
+    halves,
     lowest_block,
-    pieces,
     read_facts,
 )
 from aotlm.targets import Target
@@ -53,12 +53,12 @@ def _block_function(name: str, facts: Facts, types: list[ir.Type], bits: int) ->
         )
         first_head = arith.muli(group, b.index(facts.heads_per_group))
         for offsets in _shares(facts.heads_per_group, ROWS[bits][0]):
-            heads = [b.plus(first_head, offset) for offset in offsets]
-            rows = [TileRow(head, b.index(0), position) for head in heads]
+            head = b.plus(first_head, offsets.start)
+            rows = Rows(len(offsets), head, b.index(0), position, are_tokens=False)
             tile = Tile(facts, q, keys, values, group, rows, bits)
             tile.reset()
             tile.walk(begin, end)
-            _leave(facts, tile, heads, block, partials)
+            _leave(tile, block, partials)
         func.ReturnOp([])
 
 
@@ -69,17 +69,16 @@ def _shares(n: int, most: int) -> list[range]:
     return [range(first, end) for first, end in itertools.pairwise(ends)]
 
 
-def _leave(
-    facts: Facts, tile: Tile, heads: list[ir.Value], block: ir.Value, partials: ir.Value
-) -> None:
+def _leave(tile: Tile, block: ir.Value, partials: ir.Value) -> None:
+    heads = [tile.rows.place(r)[0] for r in range(tile.rows.n)]
     for r, head in enumerate(heads):
-        at = b.index(r)
-        memref.store(memref.load(tile.maximum, [at]), partials, [head, block, b.index(0)])
-        memref.store(memref.load(tile.total, [at]), partials, [head, block, b.index(1)])
-        for first, size in pieces(facts.out_width, tile.columns):
+        for i, memory in enumerate((tile.maximum, tile.total)):
+            memref.store(memref.load(memory, [b.index(r)]), partials, [head, block, b.index(i)])
+    for column, size in tile.pieces():
+        for r, head in enumerate(heads):
             type_ = b.vector_type(size, "f32")
-            out = vector.LoadOp(type_, tile.out, [at, b.index(first)]).result
-            vector.StoreOp(out, partials, [head, block, b.index(2 + first)])
+            out = vector.LoadOp(type_, tile.out, [b.index(r), column]).result
+            vector.StoreOp(out, partials, [head, block, b.plus(column, 2)])
 
 
 def _combine_function(name: str, facts: Facts, types: list[ir.Type], columns: int) -> None:
@@ -95,9 +94,9 @@ def _combine_function(name: str, facts: Facts, types: list[ir.Type], columns: in
             return memref.load(partials, [head, block, b.index(i)])
 
         with b.carry(first_block, n_blocks, b.index(1), [b.f32(FAR)]) as c:
-            c.values = [arith.maximumf(c.values[0], part(c.i, 0))]
+            c.values = [mathlib.maximum(c.values[0], part(c.i, 0))]
         (largest,) = c.results
-        chunks = pieces(facts.out_width, columns)
+        chunks = _pieces(facts.out_width, columns)
         zeros = [b.like(0.0, b.vector_type(size, "f32")) for _, size in chunks]
         with b.carry(first_block, n_blocks, b.index(1), [b.f32(0.0), *zeros]) as c:
             factor = mathlib.exp(arith.subf(part(c.i, 0), largest))
@@ -114,6 +113,16 @@ def _combine_function(name: str, facts: Facts, types: list[ir.Type], columns: in
             out = arith.mulf(out, b.broadcast(inverse, size))
             vector.StoreOp(out, y, [b.index(0), head, b.index(first)])
         func.ReturnOp([])
+
+
+def _pieces(n: int, widest: int) -> list[tuple[int, int]]:
+    """Cut n columns into (first, size) with sizes that are powers of two."""
+    result, first = [], 0
+    for size in halves(widest):
+        while n - first >= size:
+            result.append((first, size))
+            first += size
+    return result
 
 
 def emit_grouped(name: str, described: dict[str, Any], arguments: list[ir.Value],

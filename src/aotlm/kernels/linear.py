@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from mlir import ir
-from mlir.dialects import arith, memref, scf, vector
+from mlir.dialects import arith, memref, vector
 
 from aotlm.emit import build as b
 from aotlm.emit import mathlib
@@ -159,12 +159,6 @@ def emit_linear(
         linear.decode()
     elif target.vector_bits < 512:
         is_one = arith.cmpi(arith.CmpIPredicate.eq, linear.n_rows, b.index(1))
-        choice = scf.IfOp(is_one, has_else=True)
-        with ir.InsertionPoint(choice.then_block):
-            linear.decode()
-            scf.yield_([])
-        with ir.InsertionPoint(choice.else_block):
-            emit_packed(name, facts, arguments, before)
-            scf.yield_([])
+        b.either(is_one, linear.decode, lambda: emit_packed(name, facts, arguments, before))
     else:
         linear.prefill()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from mlir import ir
-from mlir.dialects import arith, func, memref, scf, vector
+from mlir.dialects import arith, func, memref, vector
 
 from aotlm.emit import build as b
 from aotlm.emit import mathlib
@@ -158,15 +158,13 @@ class _Unit:
         with b.carry(b.index(0), arith.subi(n_k, done), b.index(1), c.results) as rest:
             rest.values = self.step(tile, at, rest.i, arith.addi(done, rest.i), rest.values)
         sums = rest.results
-        choice = scf.IfOp(is_last, has_else=True)
-        with ir.InsertionPoint(choice.then_block):
-            start = arith.addi(arith.muli(self.p, b.index(self.linear.layout.panel)), column)
-            Store(self.linear, rows, sums, start, COLUMNS, half).emit()
-            scf.yield_([])
-        with ir.InsertionPoint(choice.else_block):
+        start = arith.addi(arith.muli(self.p, b.index(self.linear.layout.panel)), column)
+
+        def keep() -> None:
             for total, place in zip(sums, places, strict=True):
                 vector.StoreOp(total, self.sums, place)
-            scf.yield_([])
+
+        b.either(is_last, Store(self.linear, rows, sums, start, COLUMNS, half).emit, keep)
 
     def step(
         self, tile: ir.Value, group: ir.Value, i: ir.Value, k: ir.Value, sums: list[ir.Value]
