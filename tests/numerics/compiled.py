@@ -1,7 +1,7 @@
 """A tiny model compiled into a shared library in memory's reach, and a caller with its own buffers.
 
-The library is made by the compiler's own steps, for x86-64-v3, which any machine of the last ten
-years runs.
+The library is made by the compiler's own steps: for x86-64-v3, which any machine of the last ten
+years runs, unless a test asks for another target.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from aotlm.codegen.compile import THREADS_SOURCE
 from aotlm.codegen.lower import Lowering, lower_module
 from aotlm.compiler import ModelFiles, describe_abi, lower
 from aotlm.kernels import fill_kernels
-from aotlm.targets import resolve_target
+from aotlm.targets import Target, resolve_target
 from aotlm.weights.file import write_weight_file
 from aotlm_runtime import mapping
 from aotlm_runtime.library import CompiledModel, Entry
 from aotlm_runtime.manifest import Abi
 from tests.numerics.models import Array, reader
 
-TARGET: Final = "x86-64-v3"
+TARGET: Final = resolve_target("x86-64-v3")
 DIGEST: Final = "numerics"  # stands for the ABI's digest, so that abi.c need not be made anew
 
 
@@ -44,7 +44,11 @@ class Compiled:
 
 
 def compile_model(
-    programs: tuple[Program, Program], model: torch.nn.Module, dtype: str, folder: Path
+    programs: tuple[Program, Program],
+    model: torch.nn.Module,
+    dtype: str,
+    folder: Path,
+    target: Target = TARGET,
 ) -> Compiled:
     """Compile captured programs with the parameters of a PyTorch model; `folder` gets the files."""
     files = lower(programs, dtype)
@@ -53,19 +57,19 @@ def compile_model(
     abi = msgspec.structs.replace(describe_abi(files), digest=DIGEST)
     vocab_size = files.programs["prefill"].logits.type.shape[2]
     assert isinstance(vocab_size, int)
-    library = CompiledModel(_link(files, folder).read_bytes(), abi)
+    library = CompiledModel(_link(files, folder, target).read_bytes(), abi)
     return Compiled(library, abi, _map(weights, abi.weights_size_bytes), vocab_size)
 
 
-def _link(files: ModelFiles, folder: Path) -> Path:
+def _link(files: ModelFiles, folder: Path, target: Target) -> Path:
     texts = {}
     for entry, modules in files.modules.items():
         for name, text in (("forward", modules.forward), ("subgraph0", modules.subgraph)):
             path = folder / f"{name}_{entry}.import.mlir"
             path.write_text(text, encoding="utf-8")
-            texts[f"{name}_{entry}"] = fill_kernels(path, resolve_target(TARGET))
+            texts[f"{name}_{entry}"] = fill_kernels(path, target)
     failed = folder / "failed"
-    how = Lowering(resolve_target(TARGET), folder, failed)
+    how = Lowering(target, folder, failed)
     with ThreadPoolExecutor(max_workers=2) as workers:
         jobs = [workers.submit(lower_module, name, texts[name], how, print) for name in texts]
         objects = [job.result() for job in jobs]

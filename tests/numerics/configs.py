@@ -80,7 +80,7 @@ CASES: Final[Mapping[str, Case]] = {
     "llama": Case(
         "LlamaConfig",
         WIDE | {"rope_parameters": LLAMA3_ROPE, "rms_norm_eps": 0.02, "tie_word_embeddings": True,
-                "attention_bias": True, "mlp_bias": True},
+                "attention_bias": True, "mlp_bias": True, "intermediate_size": 101},  # an odd K
     ),
     "qwen3": Case(
         "Qwen3Config",

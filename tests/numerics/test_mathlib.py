@@ -23,7 +23,6 @@ from aotlm.codegen.tools import Step, run_tool, zig_cc
 from aotlm.emit import build as b
 from aotlm.emit import mathlib
 from aotlm.graph.interpreter import DTYPES
-from aotlm.targets import resolve_target
 from aotlm_runtime.cpu import cpu_features
 from aotlm_runtime.library import describe
 from tests.numerics.compiled import TARGET
@@ -67,7 +66,7 @@ def apply(tmp_path_factory: pytest.TempPathFactory) -> Apply:
             for name, body in FUNCTIONS.items():
                 emit(f"f_{name}", body)
         text = str(module)
-    made = lower_module("mathlib", text, Lowering(resolve_target(TARGET), folder, folder), print)
+    made = lower_module("mathlib", text, Lowering(TARGET, folder, folder), print)
     library = folder / "libmathlib.so"
     link = (*zig_cc(), "-target", LINK_TARGET, "-shared", str(made), "-lm", "-o", str(library))
     run_tool(Step(link, Path(made)), folder)
