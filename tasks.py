@@ -233,8 +233,10 @@ def peers(c: Context) -> None:
     """Make the environment of what inv bench --peers compares with."""
     from aotlm_runtime.console import note
     from bench.environment import make_environment
+    from bench.peers import PEERS
 
     make_environment(note)
+    note(f"the peers are ready for inv bench --peers {','.join(PEERS)}")
 
 
 @command("test")

@@ -75,4 +75,4 @@ def _keep_last_position(model: ov.Model) -> None:
 
 if __name__ == "__main__":
     path, dtype, n_threads = sys.argv[1:]
-    serve(lambda: OpenVino(path, dtype, int(n_threads)))
+    serve(lambda: {"openvino": OpenVino(path, dtype, int(n_threads))})

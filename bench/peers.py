@@ -1,6 +1,7 @@
-"""The peers: other programs on the same weights, each in a process of its own that waits while
-another one is measured."""
+"""The peers: other programs on the same weights, each program in a process that waits while another
+one is measured."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -39,14 +40,11 @@ class Wanted:
     context: int
 
 
-class Peer:
-    """A process that answers requests about its model; see `bench.worker`."""
+class Worker:
+    """A process that answers requests about its peers; see `bench.worker`."""
 
-    def __init__(
-        self, name: str, command: Sequence[str], stack: ExitStack, *, decodes_only: bool = False
-    ) -> None:
-        self.name = name
-        self.decodes_only = decodes_only
+    def __init__(self, name: str, command: Sequence[str], stack: ExitStack) -> None:
+        self._name = name
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aotlm-peers-")))
         self._log = folder / "log"
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -61,21 +59,15 @@ class Peer:
             )
         )
         stack.callback(self._process.terminate)
-        self.about = str(self._read()["about"])
+        about: dict[str, str] = self._read()["about"]
+        self.peers = [Peer(self, name, text) for name, text in about.items()]
 
-    def seconds(self, depth: int, n_tokens: int) -> float:
-        """Return the time that the peer takes for `n_tokens` behind `depth` others.
+    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer.
 
         Raises:
             AotlmError: the process failed.
         """
-        return float(self._ask({"depth": depth, "n_tokens": n_tokens})["seconds"])
-
-    def logits(self, ids: Sequence[int]) -> NDArray[np.float64]:
-        """Return the logits after the last id, [V]; errors as in `seconds`."""
-        return np.array(self._ask({"ids": list(ids)})["logits"])
-
-    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
         try:
             print(json.dumps(request), file=self._process.stdin, flush=True)
@@ -97,19 +89,40 @@ class Peer:
             lines = self._log.read_text(errors="replace").strip().splitlines()
             last = (lines or ["it said nothing"])[-1]
             reason = f"it ended with {code} ({last.strip()})"
-        return AotlmError(f"the peer {self.name} failed: {reason}; leave it out of --peers")
+        return AotlmError(f"the peer {self._name} failed: {reason}; leave it out of --peers")
 
 
-def _start_llama_cpp(wanted: Wanted, stack: ExitStack) -> Peer:
+class Peer:
+    """One way of a program to run the model."""
+
+    def __init__(self, worker: Worker, name: str, about: str) -> None:
+        self._worker, self.name, self.about = worker, name, about
+        self.decodes_only = name == "torch.compile"  # has no prefill of its own
+
+    def seconds(self, depth: int, n_tokens: int) -> float:
+        """Return the time that the peer takes for `n_tokens` behind `depth` others.
+
+        Raises:
+            AotlmError: the process failed.
+        """
+        request = {"peer": self.name, "depth": depth, "n_tokens": n_tokens}
+        return float(self._worker.ask(request)["seconds"])
+
+    def logits(self, ids: Sequence[int]) -> NDArray[np.float64]:
+        """Return the logits after the last id, [V]; errors as in `seconds`."""
+        return np.array(self._worker.ask({"peer": self.name, "ids": list(ids)})["logits"])
+
+
+def _llama_cpp(wanted: Wanted, names: Sequence[str], stack: ExitStack) -> list[str]:
     python = peers_python()
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aotlm-peers-")))
     path = folder / "model.gguf"
     export_gguf(open_model(wanted.model, wanted.revision), wanted.dtype, path)
     words = [str(path), wanted.dtype, str(wanted.n_threads), str(wanted.context)]
-    return Peer("llama.cpp", [str(python), "-m", "bench.llama_worker", *words], stack)
+    return [str(python), "-m", "bench.llama_worker", *words]
 
 
-def _start_openvino(wanted: Wanted, stack: ExitStack) -> Peer:
+def _openvino(wanted: Wanted, names: Sequence[str], stack: ExitStack) -> list[str]:
     if wanted.dtype == "f32":
         raise AotlmError(
             "OpenVINO GenAI reads GGUF files of f16, and the bundle is f32; leave openvino out of "
@@ -122,7 +135,7 @@ def _start_openvino(wanted: Wanted, stack: ExitStack) -> Peer:
     _run_convert(python, path)
     path.unlink()
     words = [str(folder / "openvino_model.xml"), wanted.dtype, str(wanted.n_threads)]
-    return Peer("openvino", [str(python), "-m", "bench.openvino_worker", *words], stack)
+    return [str(python), "-m", "bench.openvino_worker", *words]
 
 
 def _run_convert(python: Path, path: Path) -> None:
@@ -141,26 +154,39 @@ def _run_convert(python: Path, path: Path) -> None:
         )
 
 
-def _start_torch(wanted: Wanted, stack: ExitStack) -> Peer:
-    return Peer("torch", _torch_command(wanted), stack)
-
-
-def _start_torch_compile(wanted: Wanted, stack: ExitStack) -> Peer:
-    command = [*_torch_command(wanted), str(wanted.context)]
-    return Peer("torch.compile", command, stack, decodes_only=True)
-
-
-def _torch_command(wanted: Wanted) -> list[str]:
-    words = [wanted.model, wanted.revision or "", wanted.dtype, str(wanted.n_threads)]
+def _torch(wanted: Wanted, names: Sequence[str], stack: ExitStack) -> list[str]:
+    words = [wanted.model, wanted.revision or "", wanted.dtype]
+    words += [str(wanted.n_threads), str(wanted.context), *names]
     return [sys.executable, "-m", "bench.torch_worker", *words]
 
 
-PEERS: Final[Mapping[str, Callable[[Wanted, ExitStack], Peer]]] = {
-    "llama.cpp": _start_llama_cpp,
-    "openvino": _start_openvino,
-    "torch": _start_torch,
-    "torch.compile": _start_torch_compile,
+_Command = Callable[[Wanted, Sequence[str], ExitStack], list[str]]
+
+# Each program's peers, and what gives the command of its worker for some of them.
+_PROGRAMS: Final[Mapping[tuple[str, ...], _Command]] = {
+    ("llama.cpp",): _llama_cpp,
+    ("openvino",): _openvino,
+    ("torch", "torch.compile"): _torch,
 }
+PEERS: Final = tuple(itertools.chain.from_iterable(_PROGRAMS))
+
+
+def start(
+    names: Sequence[str], wanted: Wanted, stack: ExitStack, tell: Callable[[str], object]
+) -> list[Peer]:
+    """Start the named peers, which end with the stack.
+
+    Raises:
+        AotlmError: one of them does not load the model.
+    """
+    started: list[Peer] = []
+    for program, command in _PROGRAMS.items():
+        chosen = [name for name in program if name in names]
+        if chosen:
+            label = " and ".join(chosen)
+            tell(f"loading {label}")
+            started += Worker(label, command(wanted, chosen, stack), stack).peers
+    return started
 
 
 def read_names(words: str | None) -> list[str]:

@@ -16,7 +16,7 @@ from bench.build import Stage, measure_build
 from bench.compare import Comparison
 from bench.counts import Counts
 from bench.environment import peers_python
-from bench.peers import PEERS, Peer, Wanted, check_same_model, read_names
+from bench.peers import Peer, Wanted, check_same_model, read_names, start
 from bench.results import BundleResults, Results, this_computer, to_data, to_page, write_page
 
 # A model's name and revision, as open_model takes them.
@@ -87,10 +87,9 @@ def _bench(
         started: list[Peer] = []
         if source:
             wanted = Wanted(*source, facts.dtype, session.threads, session.context)
-            for name in names:
-                tell(f"loading {name}")
-                started.append(PEERS[name](wanted, stack))
-                check_same_model(started[-1], session, facts.dtype)
+            started = start(names, wanted, stack, tell)
+            for peer in started:
+                check_same_model(peer, session, facts.dtype)
         comparison = Comparison(started, effort.seconds)
         report = measure(opened, loaded, effort, tell, comparison.after_pair)
     stages: list[Stage] = []

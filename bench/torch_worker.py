@@ -1,12 +1,12 @@
-"""PyTorch as a peer: `python -m bench.torch_worker MODEL REVISION DTYPE THREADS [CONTEXT]`.
+"""PyTorch as peers: `python -m bench.torch_worker MODEL REVISION DTYPE THREADS CONTEXT PEER…`.
 
-Eager; with CONTEXT, a decode step is compiled with a cache of so many tokens.
+`torch` is eager; `torch.compile` compiles a decode step with a cache of CONTEXT tokens.
 """
 
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -102,11 +102,15 @@ def _load(model: str, revision: str | None, dtype: str, n_threads: int) -> Any:
 
 
 if __name__ == "__main__":
-    model, revision, dtype, n_threads, *context = sys.argv[1:]
+    model, revision, dtype, n_threads, context, *names = sys.argv[1:]
 
-    def engine() -> Eager | Compiled:
+    def engines() -> dict[str, Eager | Compiled]:
         """Load what the words name."""
         loaded = _load(model, revision or None, dtype, int(n_threads))
-        return Compiled(loaded, int(context[0])) if context else Eager(loaded)
+        makers: dict[str, Callable[[], Eager | Compiled]] = {
+            "torch": lambda: Eager(loaded),
+            "torch.compile": lambda: Compiled(loaded, int(context)),
+        }
+        return {name: makers[name]() for name in names}
 
-    serve(engine)
+    serve(engines)

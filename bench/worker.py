@@ -1,8 +1,9 @@
 """The loop of a peer's process: it loads a model once, then answers a line of JSON for each line.
 
-`{"depth": 512, "n_tokens": 1}` is answered by the seconds of a call with one token behind 512 (a
-decode step); with depth 0 and more tokens it is a prefill. `{"ids": […]}` is answered by the
-logits after the last id. Nothing here needs more than Python itself: each peer has its own
+`{"peer": "torch", "depth": 512, "n_tokens": 1}` is answered by the seconds of a call with one token
+behind 512 (a decode step); with depth 0 and more tokens it is a prefill. `{"peer": "torch",
+"ids": […]}` is answered by the logits after the last id. Peers of one program share a process, and
+so the weights in its memory. Nothing here needs more than Python itself: each program has its own
 environment.
 """
 
@@ -10,7 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 # Of a prompt, before it is timed: enough for code and buffers to be ready.
@@ -33,36 +34,38 @@ class Engine(Protocol):
 
 
 class Answers:
-    """Answers requests about one engine."""
+    """Answers requests about engines, which are told apart by their peers' names."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engines: Mapping[str, Engine]) -> None:
+        self._engines = engines
         self._ready_for: dict[str, Any] = {}
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the answer; a request that differs from the last one is run once untimed."""
+        engine = self._engines[request["peer"]]
         if "ids" in request:
-            return {"logits": self._logits(request["ids"])}
+            self._ready_for = {}
+            return {"logits": _logits(engine, request["ids"])}
         depth, ids = request["depth"], [index % 1000 for index in range(request["n_tokens"])]
-        if request != self._ready_for:
-            self._engine.pretend(depth)
-            self._engine.extend(ids[:_WARM_UP_TOKENS])
-            self._ready_for = request
-        self._engine.rewind(depth)
+        if request != self._ready_for.get(request["peer"]):
+            engine.pretend(depth)
+            engine.extend(ids[:_WARM_UP_TOKENS])
+            self._ready_for[request["peer"]] = request
+        engine.rewind(depth)
         started = time.perf_counter()
-        self._engine.extend(ids)
+        engine.extend(ids)
         return {"seconds": time.perf_counter() - started}
 
-    def _logits(self, ids: list[int]) -> list[float]:
-        """A prefill and a decode step, so that both take part."""
-        self._ready_for = {}
-        self._engine.pretend(0)
-        self._engine.extend(ids[:-1])
-        return [float(value) for value in self._engine.extend(ids[-1:])]
+
+def _logits(engine: Engine, ids: list[int]) -> list[float]:
+    """A prefill and a decode step, so that both take part."""
+    engine.pretend(0)
+    engine.extend(ids[:-1])
+    return [float(value) for value in engine.extend(ids[-1:])]
 
 
-def serve(load: Callable[[], Engine]) -> None:
-    """Load the engine, say so, and answer until standard input ends."""
+def serve(load: Callable[[], Mapping[str, Engine]]) -> None:
+    """Load the engines, say what they are, and answer until standard input ends."""
     # what libraries print must not come between the answers
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -71,9 +74,9 @@ def serve(load: Callable[[], Engine]) -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
     try:
-        engine = load()
-        say({"about": engine.about})
-        asked = Answers(engine)
+        engines = load()
+        say({"about": {name: engine.about for name, engine in engines.items()}})
+        asked = Answers(engines)
         for line in sys.stdin:
             say(asked.answer(json.loads(line)))
     except Exception as error:  # the parent tells the user, whatever it was

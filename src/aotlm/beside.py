@@ -61,6 +61,7 @@ def _run(work: Work[Any], sender: Connection, parent: int) -> None:
     if os.getppid() != parent:  # it died before it could be watched
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both; the parent decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         sender.send(("done", work(lambda *step: sender.send(("progress", step)))))
     except Exception as error:

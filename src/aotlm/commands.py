@@ -1,10 +1,14 @@
-"""What every command of the project shares: help, --debug, and errors as one sentence."""
+"""What every command of the project shares: help, --debug, errors as one sentence, and an end by a
+signal that leaves nothing behind."""
 
 import functools
 import inspect
+import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from invoke import Context, Task, task
@@ -53,6 +57,22 @@ HELP = {
 _DEFAULTS: Mapping[str, bool] = {"on": True, "off": False}
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: it ends a command as Ctrl-C does, so that temporary files go with it."""
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def command(
     name: str, flags: Sequence[Flag] = (), *, is_stage: bool = False
 ) -> Callable[[Callable[..., Any]], Task]:
@@ -68,9 +88,10 @@ def command(
         def body(c: Context, /, debug: bool = False, **words: Any) -> None:
             try:
                 engine = words.pop("engine") if is_stage else "local"
-                code = _run_elsewhere(name, c, engine, {**words, "debug": debug})
-                if code is None:
-                    code = function(c, **words)
+                with _terminable():
+                    code = _run_elsewhere(name, c, engine, {**words, "debug": debug})
+                    if code is None:
+                        code = function(c, **words)
             except (AotlmError, AotlmRuntimeError) as error:
                 if debug:
                     traceback.print_exc()
@@ -86,8 +107,8 @@ def command(
                     file=sys.stderr,
                 )
                 code = 1
-            except KeyboardInterrupt:
-                code = 130
+            except KeyboardInterrupt as stop:
+                code = 143 if isinstance(stop, Terminated) else 130  # 128 + the signal's number
             if code:
                 sys.exit(code)
 

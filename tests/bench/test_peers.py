@@ -12,7 +12,7 @@ import pytest
 from aotlm.errors import AotlmError, UsageError
 from bench import environment, peers
 from bench.counts import Counts
-from bench.peers import Peer, check_same_model, read_names
+from bench.peers import Peer, Worker, check_same_model, read_names
 from bench.run import Request, bench
 from bench.worker import Answers
 
@@ -37,7 +37,7 @@ class Engine:
         self.ids = self.ids + list(ids)
         time.sleep(0.001 * len(ids))
         return self.ids
-serve(Engine)
+serve(lambda: {"stub": Engine(), "other": Engine()})
 """
 
 
@@ -62,7 +62,7 @@ class Session:
 @pytest.fixture
 def peer() -> Iterator[Peer]:
     with ExitStack() as stack:
-        yield Peer("stub", [sys.executable, "-c", WORKER], stack)
+        yield Worker("stub", [sys.executable, "-c", WORKER], stack).peers[0]
 
 
 def test_a_worker_times_its_calls_whatever_its_libraries_print(peer: Peer) -> None:
@@ -116,11 +116,12 @@ def test_a_case_is_warmed_up_once_and_every_call_starts_at_its_depth() -> None:
         def extend(self, ids: Sequence[int]) -> Any:
             calls.append(("extend", len(ids)))
 
-    answers = Answers(Engine())
-    for _ in range(2):
-        answers.answer({"depth": 7, "n_tokens": 1})
+    answers = Answers({"one": Engine(), "two": Engine()})
+    for name in ("one", "two", "one", "two"):
+        answers.answer({"peer": name, "depth": 7, "n_tokens": 1})
     timed = [("rewind", 7), ("extend", 1)]
-    assert calls == [("pretend", 7), ("extend", 1), *timed, *timed]
+    first = [("pretend", 7), ("extend", 1), *timed]
+    assert calls == [*first, *first, *timed, *timed]
 
 
 def test_an_unknown_peer_is_named() -> None:

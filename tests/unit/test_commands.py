@@ -1,5 +1,6 @@
 """The commands: their names and flags, and errors as one sentence and an exit code."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -102,3 +103,32 @@ def test_flags_reach_the_runtime_as_it_has_them() -> None:
     words = flag_words(RUN, flags)
     assert words == ["--prompt=-", "--raw", "--stop=a", "--stop=-b", "--no-stats"]
     assert flag_words(RUN, {**flags, "raw": False, "stats": True, "stop": []}) == ["--prompt=-"]
+
+
+LONG_COMMAND = """
+import tempfile, time
+from invoke import Context
+from aotlm.commands import command
+
+@command("wait")
+def wait(c: Context) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        print(folder, flush=True)
+        time.sleep(60)
+
+wait(Context())
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_command_and_nothing_stays(number: signal.Signals, code: int) -> None:
+    command = [sys.executable, "-c", LONG_COMMAND]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stderr
+        folder = Path(process.stdout.readline().decode().strip())
+        assert folder.is_dir()
+        process.send_signal(number)
+        assert process.wait(timeout=30) == code
+        assert process.stderr.read() == b""
+    assert not folder.exists()

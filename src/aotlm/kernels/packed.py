@@ -39,6 +39,10 @@ class _Rows:
         """Return the first row of a tile; of the tile behind the last one, the number of rows."""
         return arith.addi(arith.muli(tile, self.least), arith.minui(tile, self.n_larger))
 
+    def size(self, tile: ir.Value) -> ir.Value:
+        """Return the number of rows of a tile."""
+        return arith.subi(self.first(b.plus(tile, 1)), self.first(tile))
+
     def packed(self, scratch: ir.Value, k: int) -> ir.Value:
         """Return the scratch as [tile, K/8, 6, 8] f32."""
         shape = [None, -(-k // PACKED_K), PACKED_ROWS, PACKED_K]
@@ -55,9 +59,8 @@ def _pack(linear: Operands, rows: _Rows, tile: ir.Value) -> None:
     dtype = str(ir.MemRefType(linear.x.type).element_type)
     type_ = b.vector_type(PACKED_K, dtype)
     first = rows.first(tile)
-    n_rows = arith.subi(rows.first(b.plus(tile, 1)), first)
     whole, rest = divmod(linear.k, PACKED_K)
-    with b.loop(b.index(0), n_rows, b.index(1)) as r:
+    with b.loop(b.index(0), rows.size(tile), b.index(1)) as r:
         row = arith.addi(first, r)
         with b.loop(b.index(0), b.index(whole), b.index(1)) as group:
             at = [row, arith.muli(group, b.index(PACKED_K))]
@@ -125,8 +128,7 @@ class _Unit:
         half: str | None,
     ) -> None:  # fmt: skip
         """Run the tile with code for its number of rows."""
-        first = self.rows.first(tile)
-        n_rows = arith.subi(self.rows.first(b.plus(tile, 1)), first)
+        first, n_rows = self.rows.first(tile), self.rows.size(tile)
         ahead = arith.muli(b.plus(k, K_BLOCK), b.index(self.linear.layout.panel))
         ahead = arith.addi(ahead, arith.muli(column, b.index(K_BLOCK)))
         turns = arith.muli(arith.subi(tile, self.begin), b.index(K_BLOCK // PACKED_K))

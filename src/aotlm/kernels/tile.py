@@ -237,10 +237,10 @@ class Tile:
         dtype = str(ir.MemRefType(self.values.type).element_type)
         rows = [b.index(r) for r in range(self.rows.n)]
         for column, n in self.pieces():
-            type_ = b.vector_type(n, "f32")
+            wide, stored = b.vector_type(n, "f32"), b.vector_type(n, dtype)
             old = [
                 arith.mulf(
-                    vector.LoadOp(type_, self.out, [r, column]).result,
+                    vector.LoadOp(wide, self.out, [r, column]).result,
                     b.broadcast(memref.load(self.factor, [r]), n),
                 )
                 for r in rows
@@ -249,8 +249,7 @@ class Tile:
                 for j in (b.plus(c.i, i) for i in range(UNROLL)):
                     at = [self.group, arith.addi(first, j), column]
                     self.ask(self.values, [at[0], b.plus(at[1], POSITION_BLOCK), column])
-                    type_ = b.vector_type(n, dtype)
-                    v = mathlib.widen(vector.LoadOp(type_, self.values, at).result)
+                    v = mathlib.widen(vector.LoadOp(stored, self.values, at).result)
                     c.values = self.step(v, self.scores, j, c.values)
             for r, total in zip(rows, c.results, strict=True):
                 vector.StoreOp(total, self.out, [r, column])

@@ -2,11 +2,9 @@
 
 import contextlib
 import os
-import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import docker
@@ -49,8 +47,7 @@ def run_in_container(
             init=True,
         )
         try:
-            with _terminate_as_interrupt():
-                return _stream(container)
+            return _stream(container)
         finally:
             container.remove(force=True)
     except (APIError, RequestException) as error:
@@ -88,17 +85,3 @@ def _stream(container: Any) -> int:
             container.kill("SIGINT")
             container.wait(timeout=_STOP_SECONDS)
         raise
-
-
-@contextlib.contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM, too, stop the container instead of leaving it behind."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
