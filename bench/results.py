@@ -14,7 +14,7 @@ from aotlm.toolchain.pins import ROOT
 from aotlm_runtime.bench.report import Report, title, to_markdown
 from bench.build import Stage
 from bench.compare import PeerReport, PeerRow
-from bench.rules import rules
+from bench.goals import goals
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,14 @@ class Computer:
 
 @dataclass(frozen=True)
 class BundleResults:
-    """One bundle: ours, each peer's, and the stages of its build where they were measured."""
+    """One bundle: ours, each peer's, the stages of its build where they were measured, and where the
+    time goes, in the tables of `aotlm.profile`."""
 
     name: str
     report: Report
     peers: list[PeerReport]
     build: list[Stage]
+    profile: str
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,9 @@ def to_page(results: Results) -> str:
     ]
     for bundle in results.bundles:
         lines += ["", f"## {bundle.name}, {bundle.report.dtype}", "", to_markdown(bundle.report)]
-        for table in (_rules(bundle), _build(bundle), _comparison(bundle)):
+        for table in (_build(bundle), _comparison(bundle), _goals(bundle)):
             lines += ["", *table] if table else []
+        lines += ["", "### Where the time goes", "", bundle.profile]
     return "\n".join(lines)
 
 
@@ -97,11 +100,13 @@ def write_page(results: Results, folder: Path, python: Path) -> None:
         made.write_text(text, encoding="utf-8")
 
 
-def _rules(bundle: BundleResults) -> list[str]:
-    found = rules(bundle.report, bundle.build)
-    head = [_line(["what a row costs", "ratio", "at most"]), _line(["---"] * 3)]
-    lines = [_line([rule.what, f"{rule.ratio:.2f}", f"{rule.limit:.2f}"]) for rule in found]
-    return [*head, *lines] if found else []
+def _goals(bundle: BundleResults) -> list[str]:
+    lines = [_line(["goal", "found", "asked", "short by"]), _line(["---"] * 4)]
+    for goal in goals(bundle.report, bundle.peers, bundle.build):
+        short = f"{goal.short:.1%}" if goal.short else ""
+        cells = [goal.what, f"{goal.found:.2f}", f"{goal.bound} {goal.asked:.2f}", short]
+        lines.append(_line(cells))
+    return lines
 
 
 def _build(bundle: BundleResults) -> list[str]:

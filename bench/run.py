@@ -8,6 +8,7 @@ from pathlib import Path
 
 from aotlm.errors import UsageError
 from aotlm.outputs import new_file
+from aotlm.profile import profile
 from aotlm_runtime.bench.report import measure
 from aotlm_runtime.bundle import open_bundle
 from aotlm_runtime.manifest import Model as Facts
@@ -95,7 +96,9 @@ def _bench(
     stages: list[Stage] = []
     if request.with_build and source:
         stages = measure_build(*source, facts.dtype, report.target, tell)
-    return BundleResults(_name(facts), report, comparison.reports(), stages)
+    tell("profile")
+    tables = profile(bundle, n_threads)
+    return BundleResults(_name(facts), report, comparison.reports(), stages, tables)
 
 
 def _name(facts: Facts) -> str:

@@ -79,7 +79,9 @@ def test_a_ratio_is_the_median_of_the_pairs_not_the_ratio_of_medians() -> None:
 def test_the_table_has_a_line_for_each_case_and_two_columns_for_each_peer() -> None:
     report, comparison = _report([])
     computer = Computer("A CPU", 2, 8 << 30)
-    page = to_page(Results(computer, [BundleResults("demo", report, comparison.reports(), [])]))
+    page = to_page(
+        Results(computer, [BundleResults("demo", report, comparison.reports(), [], "where")])
+    )
     assert "Measured on A CPU, 2 cores, 8 GiB." in page
     assert (
         "| what | ours, tok/s | of its limit | slow, tok/s | ours ÷ slow (10–90 %, pairs) "
@@ -94,21 +96,27 @@ def test_the_table_has_a_line_for_each_case_and_two_columns_for_each_peer() -> N
 
 def test_without_peers_there_is_no_comparison() -> None:
     report, _ = _report([])
-    results = Results(this_computer(), [BundleResults("demo", report, [], [])])
+    results = Results(this_computer(), [BundleResults("demo", report, [], [], "where")])
     assert "ours" not in to_page(results)
     assert json.loads(json.dumps(to_data(results)))["bundles"][0]["peers"] == []
 
 
 def test_each_bundle_has_a_section_and_its_build_a_table() -> None:
     report, _ = _report([])
-    stages = [Stage("convert", 1.0, 4_000_000), Stage("import", 12.34, 5_000_000)]
-    bundles = [BundleResults(name, report, [], stages) for name in ("one", "two")]
+    stages = [
+        Stage("convert", 1.0, 4_000_000),
+        Stage("import", 12.34, 5_000_000),
+        Stage("compile", 45.0, 6_000_000),
+    ]
+    bundles = [BundleResults(name, report, [], stages, "where") for name in ("one", "two")]
     page = to_page(Results(this_computer(), bundles))
     assert [line for line in page.splitlines() if line.startswith("## ")] == [
         "## one, f16",
         "## two, f16",
     ]
     assert page.count("| import | 12.3 | 5 |") == 2
+    assert page.count("| compile, s | 45.00 | at most 30.00 | 50.0% |") == 2
+    assert page.count("### Where the time goes\n\nwhere") == 2
 
 
 def test_a_peer_leaves_a_row_when_its_time_is_used_up_and_others_stay() -> None:
@@ -129,7 +137,7 @@ def test_a_peer_that_only_decodes_has_empty_cells_elsewhere() -> None:
         run(_case(PREFILL, [1.0] * 3, calls), Effort(1), comparison.after_pair),
     ]
     report = dataclasses.replace(_report([])[0], rows=rows)
-    results = [BundleResults("demo", report, comparison.reports(), [])]
+    results = [BundleResults("demo", report, comparison.reports(), [], "where")]
     page = to_page(Results(this_computer(), results))
     assert "| decode, depth 512 | 1.0 | 0.50 | 0.5 | 2.00 (2.00–2.00, 1) |" in page
     assert "| prefill, 16 tokens | 16.0 | 0.50 |  |  |" in page
