@@ -28,8 +28,8 @@ class Computer:
 
 @dataclass(frozen=True)
 class BundleResults:
-    """One bundle: ours, each peer's, the stages of its build where they were measured, and where the
-    time goes, in the tables of `aotlm.profile`."""
+    """One bundle: ours, each peer's, the stages of its build where they were measured, and
+    the tables of `aotlm.profile`."""
 
     name: str
     report: Report

@@ -5,7 +5,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from aotlm_runtime.model import load_opened
 
 _MAX_REGIONS = 128
 _LINEAR = re.compile(r"linear_(\d+)x(\d+)_")
+_FLASH = "attention_flash"
 _REGION_SUFFIX = re.compile(r"\.\.omp_par(\.\d+)?$")
 DECODE_STEPS = 20
 PREFILL_TOKENS = 512
@@ -47,7 +48,10 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Profile:
-    """One call of the model, in seconds; `host_seconds` pass before compiled code starts."""
+    """One call of the model, in seconds; `host_seconds` pass before compiled code starts.
+
+    `attention_flops` are a prefill's, of all layers; a mask is not counted.
+    """
 
     what: str
     n_tokens: int
@@ -55,6 +59,7 @@ class Profile:
     total_seconds: float
     host_seconds: float
     limit: float
+    attention_flops: int = 0
 
     @property
     def serial_seconds(self) -> float:
@@ -122,7 +127,8 @@ def _prefill(bench: Bench, names: dict[int, str], n_tokens: int) -> Profile:
 
     call()
     flops = bench.limits.flops(bench.arithmetic, bench.session.threads)
-    return _measure(bench, names, "prefill", n_tokens, call, 1, flops)
+    found = _measure(bench, names, "prefill", n_tokens, call, 1, flops)
+    return replace(found, attention_flops=bench.work.attention_flops(n_tokens))
 
 
 def _measure(
@@ -215,10 +221,14 @@ def _cell(value: float | None, form: str) -> str:
 
 
 def _rate(kernel: Kernel, profile: Profile, dtype_bytes: int) -> float | None:
-    """Return a linear's bytes of weights (decode) or operations (prefill) a second.
+    """Return a linear's bytes of weights (decode) or operations (prefill) a second, and the
+    operations of a prefill's attention.
 
     The head runs on one row of a prefill; it is told by its single call.
     """
+    if kernel.name.startswith(_FLASH):
+        n_calls = sum(other.n_calls for other in profile.kernels if other.name.startswith(_FLASH))
+        return profile.attention_flops * kernel.n_calls / n_calls / kernel.seconds
     shape = _LINEAR.match(kernel.name)
     if shape is None:
         return None

@@ -38,12 +38,15 @@ class Work:
     def prefill_flops(self, n_tokens: int) -> int:
         """Return the operations of a prefill from an empty cache, two for each multiply-add.
 
-        2 · T · (linears of all layers) + 2 · head (one row of logits) + attention over the lower
-        triangle: T (T + 1) / 2 pairs of query and key.
+        2 · T · (linears of all layers) + 2 · head (one row of logits) + attention.
         """
-        pairs = n_tokens * (n_tokens + 1) // 2
         linears = 2 * (n_tokens * self.layer_weights + self.head_weights)
-        return linears + pairs * self.attention_flops_per_pair
+        return linears + self.attention_flops(n_tokens)
+
+    def attention_flops(self, n_tokens: int) -> int:
+        """Return those of its attention, over the lower triangle: T (T + 1) / 2 pairs of query and
+        key."""
+        return n_tokens * (n_tokens + 1) // 2 * self.attention_flops_per_pair
 
 
 def read_work(bundle: Bundle) -> Work:
