@@ -19,6 +19,7 @@ from aotlm.weights.weight import Weight
 DECODE_BLOCK = 256  # positions of one partial result of decode attention
 PACKED_ROWS = 6  # rows of a tile of packed rows, at most
 PACKED_K = 8  # columns of such a row that lie together
+PACKED_BLOCK = 128  # columns of which all tiles lie together
 
 
 def scratch_bytes(node: Node) -> Dim:
@@ -26,12 +27,13 @@ def scratch_bytes(node: Node) -> Dim:
 
     Decode attention keeps its partial results: one (maximum, sum, E sums) in f32 for each head and
     block of 256 positions; C is a multiple of 64, so there are at most C/256 + 1 blocks. A linear
-    of more than one row keeps them packed in f32, in tiles that are all as large as the largest.
+    of more than one row keeps them packed in f32, in tiles that are all as large as the largest and
+    in whole blocks of columns.
     """
     if node.op is ops.LINEAR:
         k = int(str(node.operands[0].shape[-1]))
         n_rows = product(node.operands[0].shape[:-1])
-        row_bytes = -(-k // PACKED_K) * PACKED_K * 4
+        row_bytes = -(-k // PACKED_BLOCK) * PACKED_BLOCK * 4
         return 0 if n_rows == 1 else scale(add(n_rows, PACKED_ROWS - 1), row_bytes)
     if node.op is not ops.ATTENTION or node.attrs["kernel"] != "grouped":
         return 0

@@ -1,10 +1,10 @@
 """The linear kernel of prefill where a panel is wider than a register tile.
 
-First the rows are packed: `[tile, K/8, 6, 8]` f32 in the scratch, so that a tile reads x in order
-and widened. Then a unit of work is a panel times a block of tiles. It walks down k in blocks. Of
-each block, it widens 16 columns of weights into memory that stays in L1, and runs tiles of `rows` ×
-16 over them; sums between blocks wait in memory. An f32 that is stored and loaded is the same f32,
-so every output still sums k in ascending order with one rounding a step.
+First the rows are packed: `[K/128, tile, 16, 6, 8]` f32 in the scratch, so that tile after tile
+reads x in order and widened. Then a unit of work is a panel times a block of tiles. It walks down k
+in blocks. Of each block, it widens 16 columns of weights into memory that stays in L1, and runs
+tiles of `rows` × 16 over them; sums between blocks wait in memory. An f32 that is stored and loaded
+is the same f32, so every output still sums k in ascending order with one rounding a step.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from mlir.dialects import arith, func, memref, vector
 
 from aotlm.emit import build as b
 from aotlm.emit import mathlib
-from aotlm.emit.kernels import PACKED_K, PACKED_ROWS
+from aotlm.emit.kernels import PACKED_BLOCK, PACKED_K, PACKED_ROWS
 from aotlm.kernels.store import Operands, Store, widen_pairs
 from aotlm.weights.weight import GATE_GROUP
 
 # 6 × 16 keeps 12 of 16 registers of 256 bits as accumulators. 16 is a gate's group, too.
 COLUMNS: Final = GATE_GROUP
 TILES: Final = 32  # of a unit of work: widening costs a 90th of the arithmetic then
-K_BLOCK: Final = 128  # widened weights: 8 KB of a core's L1
+K_BLOCK: Final = PACKED_BLOCK  # widened weights: 8 KB of a core's L1
 LINES: Final = 2  # of weights that a turn asks for at most
 
 
@@ -44,8 +44,8 @@ class _Rows:
         return arith.subi(self.first(b.plus(tile, 1)), self.first(tile))
 
     def packed(self, scratch: ir.Value, k: int) -> ir.Value:
-        """Return the scratch as [tile, K/8, 6, 8] f32."""
-        shape = [None, -(-k // PACKED_K), PACKED_ROWS, PACKED_K]
+        """Return the scratch as [K/128, tile, 16, 6, 8] f32."""
+        shape = [-(-k // K_BLOCK), None, K_BLOCK // PACKED_K, PACKED_ROWS, PACKED_K]
         return b.view(scratch, "f32", b.index(0), shape, [self.n_tiles])
 
 
@@ -65,10 +65,16 @@ def _pack(linear: Operands, rows: _Rows, tile: ir.Value) -> None:
         with b.loop(b.index(0), b.index(whole), b.index(1)) as group:
             at = [row, arith.muli(group, b.index(PACKED_K))]
             x = mathlib.widen(vector.LoadOp(type_, linear.x, at).result)
-            vector.StoreOp(x, packed, [tile, group, r, b.index(0)])
+            vector.StoreOp(x, packed, [*_place(tile, group), r, b.index(0)])
         for i in range(rest):
             value = mathlib.widen(memref.load(linear.x, [row, b.index(whole * PACKED_K + i)]))
-            memref.store(value, packed, [tile, b.index(whole), r, b.index(i)])
+            memref.store(value, packed, [*_place(tile, b.index(whole)), r, b.index(i)])
+
+
+def _place(tile: ir.Value, group: ir.Value) -> list[ir.Value]:
+    """Return where group g of 8 columns lies: in block g / 16, as its g mod 16."""
+    size = b.index(K_BLOCK // PACKED_K)
+    return [arith.divui(group, size), tile, arith.remui(group, size)]
 
 
 class _Unit:
@@ -145,20 +151,20 @@ class _Unit:
         places = [[arith.subi(row, self.first_row), column] for row in rows]
         type_ = b.vector_type(COLUMNS, "f32")
         sums = [vector.LoadOp(type_, self.sums, place).result for place in places]
-        group = arith.divui(k, b.index(PACKED_K))
+        block = arith.divui(k, b.index(K_BLOCK))
         n_groups = arith.divui(n_k, b.index(PACKED_K))
         with b.carry(b.index(0), n_groups, b.index(1), sums) as c:
             # Without it, memory rests while the tiles compute, and they rest while it is read.
             start = arith.addi(ahead, arith.muli(c.i, self.share))
             self.linear.prefetch(self.flat, start, LINES * self.linear.line, locality=2)
-            at = arith.addi(group, c.i)
             base = arith.muli(c.i, b.index(PACKED_K))
             for i in range(PACKED_K):
-                c.values = self.step(tile, at, b.index(i), b.plus(base, i), c.values)
+                c.values = self.step([block, tile, c.i], b.index(i), b.plus(base, i), c.values)
         done = arith.muli(n_groups, b.index(PACKED_K))
-        at = arith.addi(group, n_groups)
         with b.carry(b.index(0), arith.subi(n_k, done), b.index(1), c.results) as rest:
-            rest.values = self.step(tile, at, rest.i, arith.addi(done, rest.i), rest.values)
+            rest.values = self.step(
+                [block, tile, n_groups], rest.i, arith.addi(done, rest.i), rest.values
+            )
         sums = rest.results
         start = arith.addi(arith.muli(self.p, b.index(self.linear.layout.panel)), column)
 
@@ -169,11 +175,11 @@ class _Unit:
         b.either(is_last, Store(self.linear, rows, sums, start, COLUMNS, half).emit, keep)
 
     def step(
-        self, tile: ir.Value, group: ir.Value, i: ir.Value, k: ir.Value, sums: list[ir.Value]
+        self, group: list[ir.Value], i: ir.Value, k: ir.Value, sums: list[ir.Value]
     ) -> list[ir.Value]:
         """Add the products of column i of a packed group, which is row k of the weights' block."""
         w = vector.LoadOp(b.vector_type(COLUMNS, "f32"), self.wide, [k, b.index(0)]).result
-        x = (memref.load(self.packed, [tile, group, b.index(r), i]) for r in range(len(sums)))
+        x = (memref.load(self.packed, [*group, b.index(r), i]) for r in range(len(sums)))
         return [
             mathlib.fma(w, b.broadcast(value, COLUMNS), total)
             for value, total in zip(x, sums, strict=True)
