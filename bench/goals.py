@@ -64,6 +64,10 @@ def _size(report: Report) -> Literal["large", "small"]:
     return "large" if report.step_bytes >= _LARGE_STEP_BYTES else "small"
 
 
+def _is_first(row: Row) -> bool:
+    return row.name == "decode" and not row.depth
+
+
 def _is_long(row: Row) -> bool:
     return row.name == "prefill" and row.n_tokens not in _SHORT_TOKENS
 
@@ -71,7 +75,7 @@ def _is_long(row: Row) -> bool:
 def _fractions(report: Report) -> Iterator[Goal]:
     for row in report.rows:
         what = f"{title(row)}: share of {row.limit}"
-        if row.name == "decode" and not row.depth:
+        if _is_first(row):
             yield Goal(what, row.fraction, "at least", _READ[_size(report)])
         if _is_long(row) and _size(report) == "large":
             yield Goal(what, row.fraction, "at least", _ARITHMETIC[row.limit])
@@ -81,7 +85,7 @@ def _beside(report: Report, peers: Sequence[PeerReport]) -> Iterator[Goal]:
     """The rows of a step at depth 0 and of long prompts, over a peer's."""
     ratios = {(peer.name, *row.key): row.ratio for peer in peers for row in peer.rows}
     for row in report.rows:
-        if not (_is_long(row) or (row.name == "decode" and not row.depth)):
+        if not (_is_long(row) or _is_first(row)):
             continue
         asked = {"llama.cpp": _LLAMA_CPP["small" if _size(report) == "small" else row.limit]}
         if row.limit == "dot":

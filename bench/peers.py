@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,20 +173,18 @@ PEERS: Final = tuple(itertools.chain.from_iterable(_PROGRAMS))
 
 def start(
     names: Sequence[str], wanted: Wanted, stack: ExitStack, tell: Callable[[str], object]
-) -> list[Peer]:
-    """Start the named peers, which end with the stack.
+) -> Iterator[Peer]:
+    """Start the named peers one by one; they end with the stack.
 
     Raises:
         AotlmError: one of them does not load the model.
     """
-    started: list[Peer] = []
     for program, command in _PROGRAMS.items():
         chosen = [name for name in program if name in names]
         if chosen:
             label = " and ".join(chosen)
             tell(f"loading {label}")
-            started += Worker(label, command(wanted, chosen, stack), stack).peers
-    return started
+            yield from Worker(label, command(wanted, chosen, stack), stack).peers
 
 
 def read_names(words: str | None) -> list[str]:

@@ -88,9 +88,9 @@ def _bench(
         started: list[Peer] = []
         if source:
             wanted = Wanted(*source, facts.dtype, session.threads, session.context)
-            started = start(names, wanted, stack, tell)
-            for peer in started:
+            for peer in start(names, wanted, stack, tell):
                 check_same_model(peer, session, facts.dtype)
+                started.append(peer)
         comparison = Comparison(started, effort.seconds)
         report = measure(opened, loaded, effort, tell, comparison.after_pair)
     stages: list[Stage] = []

@@ -18,8 +18,7 @@ from aotlm.weights.weight import Weight
 
 DECODE_BLOCK = 256  # positions of one partial result of decode attention
 PACKED_ROWS = 6  # rows of a tile of packed rows, at most
-PACKED_K = 8  # columns of such a row that lie together
-PACKED_BLOCK = 128  # columns of which all tiles lie together
+PACKED_BLOCK = 128  # columns of such rows of which all tiles lie together
 
 
 def scratch_bytes(node: Node) -> Dim:

@@ -85,6 +85,12 @@ def tanh(x: ir.Value) -> ir.Value:
     return arith.select(small, near, far)
 
 
+def softcap(x: ir.Value, limit: float) -> ir.Value:
+    """Return limit · tanh(x / limit)."""
+    cap = like(limit, x.type)
+    return arith.mulf(tanh(arith.divf(x, cap)), cap)
+
+
 def erf(x: ir.Value) -> ir.Value:
     """Return erf(x), absolute error 6e-7 (1.5e-7 of it the formula's)."""
     one = like(1.0, x.type)

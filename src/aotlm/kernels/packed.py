@@ -16,14 +16,14 @@ from mlir.dialects import arith, func, memref, vector
 
 from aotlm.emit import build as b
 from aotlm.emit import mathlib
-from aotlm.emit.kernels import PACKED_BLOCK, PACKED_K, PACKED_ROWS
+from aotlm.emit.kernels import PACKED_BLOCK, PACKED_ROWS
 from aotlm.kernels.store import Operands, Store, widen_pairs
 from aotlm.weights.weight import GATE_GROUP
 
 # 6 × 16 keeps 12 of 16 registers of 256 bits as accumulators. 16 is a gate's group, too.
 COLUMNS: Final = GATE_GROUP
 TILES: Final = 32  # of a unit of work: widening costs a 90th of the arithmetic then
-K_BLOCK: Final = PACKED_BLOCK  # widened weights: 8 KB of a core's L1
+GROUP: Final = 8  # columns of packed rows that lie together, and that a turn takes
 LINES: Final = 2  # of weights that a turn asks for at most
 
 
@@ -45,7 +45,7 @@ class _Rows:
 
     def packed(self, scratch: ir.Value, k: int) -> ir.Value:
         """Return the scratch as [K/128, tile, 16, 6, 8] f32."""
-        shape = [-(-k // K_BLOCK), None, K_BLOCK // PACKED_K, PACKED_ROWS, PACKED_K]
+        shape = [-(-k // PACKED_BLOCK), None, PACKED_BLOCK // GROUP, PACKED_ROWS, GROUP]
         return b.view(scratch, "f32", b.index(0), shape, [self.n_tiles])
 
 
@@ -57,23 +57,23 @@ def _pack(linear: Operands, rows: _Rows, tile: ir.Value) -> None:
     """Copy the rows of a tile into the scratch, as f32."""
     packed = rows.packed(linear.scratch, linear.k)
     dtype = str(ir.MemRefType(linear.x.type).element_type)
-    type_ = b.vector_type(PACKED_K, dtype)
+    type_ = b.vector_type(GROUP, dtype)
     first = rows.first(tile)
-    whole, rest = divmod(linear.k, PACKED_K)
+    whole, rest = divmod(linear.k, GROUP)
     with b.loop(b.index(0), rows.size(tile), b.index(1)) as r:
         row = arith.addi(first, r)
         with b.loop(b.index(0), b.index(whole), b.index(1)) as group:
-            at = [row, arith.muli(group, b.index(PACKED_K))]
+            at = [row, arith.muli(group, b.index(GROUP))]
             x = mathlib.widen(vector.LoadOp(type_, linear.x, at).result)
             vector.StoreOp(x, packed, [*_place(tile, group), r, b.index(0)])
         for i in range(rest):
-            value = mathlib.widen(memref.load(linear.x, [row, b.index(whole * PACKED_K + i)]))
+            value = mathlib.widen(memref.load(linear.x, [row, b.index(whole * GROUP + i)]))
             memref.store(value, packed, [*_place(tile, b.index(whole)), r, b.index(i)])
 
 
 def _place(tile: ir.Value, group: ir.Value) -> list[ir.Value]:
     """Return where group g of 8 columns lies: in block g / 16, as its g mod 16."""
-    size = b.index(K_BLOCK // PACKED_K)
+    size = b.index(PACKED_BLOCK // GROUP)
     return [arith.divui(group, size), tile, arith.remui(group, size)]
 
 
@@ -89,17 +89,17 @@ class _Unit:
         self.flat = linear.flat_weights()
         self.start = linear.panel_start(p)
         # Each turn asks for its share of the weights that are next.
-        n_turns = arith.muli(arith.subi(self.end, self.begin), b.index(K_BLOCK // PACKED_K))
-        share = arith.ceildivui(b.index(K_BLOCK * COLUMNS), n_turns)
+        n_turns = arith.muli(arith.subi(self.end, self.begin), b.index(PACKED_BLOCK // GROUP))
+        share = arith.ceildivui(b.index(PACKED_BLOCK * COLUMNS), n_turns)
         self.share = arith.minui(share, b.index(LINES * linear.line))
-        self.wide = b.alloca([K_BLOCK, COLUMNS])
+        self.wide = b.alloca([PACKED_BLOCK, COLUMNS])
         self.sums = b.alloca([TILES * PACKED_ROWS, linear.layout.panel])
 
     def emit(self) -> None:
         linear = self.linear
         self.clear_sums()
-        with b.loop(b.index(0), b.index(linear.k), b.index(K_BLOCK)) as k:
-            stop = arith.minui(b.plus(k, K_BLOCK), b.index(linear.k))
+        with b.loop(b.index(0), b.index(linear.k), b.index(PACKED_BLOCK)) as k:
+            stop = arith.minui(b.plus(k, PACKED_BLOCK), b.index(linear.k))
             n_k = arith.subi(stop, k)
             is_last = arith.cmpi(arith.CmpIPredicate.eq, stop, b.index(linear.k))
             halves = ("gate", "up") if linear.facts.get("gate") else (None,)
@@ -135,9 +135,9 @@ class _Unit:
     ) -> None:  # fmt: skip
         """Run the tile with code for its number of rows."""
         first, n_rows = self.rows.first(tile), self.rows.size(tile)
-        ahead = arith.muli(b.plus(k, K_BLOCK), b.index(self.linear.layout.panel))
-        ahead = arith.addi(ahead, arith.muli(column, b.index(K_BLOCK)))
-        turns = arith.muli(arith.subi(tile, self.begin), b.index(K_BLOCK // PACKED_K))
+        ahead = arith.muli(b.plus(k, PACKED_BLOCK), b.index(self.linear.layout.panel))
+        ahead = arith.addi(ahead, arith.muli(column, b.index(PACKED_BLOCK)))
+        turns = arith.muli(arith.subi(tile, self.begin), b.index(PACKED_BLOCK // GROUP))
         ahead = arith.addi(self.start, arith.addi(ahead, arith.muli(turns, self.share)))
         for n in range(PACKED_ROWS, 0, -1):
             with b.when(arith.cmpi(arith.CmpIPredicate.eq, n_rows, b.index(n))):
@@ -151,16 +151,16 @@ class _Unit:
         places = [[arith.subi(row, self.first_row), column] for row in rows]
         type_ = b.vector_type(COLUMNS, "f32")
         sums = [vector.LoadOp(type_, self.sums, place).result for place in places]
-        block = arith.divui(k, b.index(K_BLOCK))
-        n_groups = arith.divui(n_k, b.index(PACKED_K))
+        block = arith.divui(k, b.index(PACKED_BLOCK))
+        n_groups = arith.divui(n_k, b.index(GROUP))
         with b.carry(b.index(0), n_groups, b.index(1), sums) as c:
             # Without it, memory rests while the tiles compute, and they rest while it is read.
             start = arith.addi(ahead, arith.muli(c.i, self.share))
             self.linear.prefetch(self.flat, start, LINES * self.linear.line, locality=2)
-            base = arith.muli(c.i, b.index(PACKED_K))
-            for i in range(PACKED_K):
+            base = arith.muli(c.i, b.index(GROUP))
+            for i in range(GROUP):
                 c.values = self.step([block, tile, c.i], b.index(i), b.plus(base, i), c.values)
-        done = arith.muli(n_groups, b.index(PACKED_K))
+        done = arith.muli(n_groups, b.index(GROUP))
         with b.carry(b.index(0), arith.subi(n_k, done), b.index(1), c.results) as rest:
             rest.values = self.step(
                 [block, tile, n_groups], rest.i, arith.addi(done, rest.i), rest.values

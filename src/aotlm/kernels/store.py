@@ -165,8 +165,7 @@ class Store:
         if facts.get("scale") is not None:
             y = arith.mulf(y, b.like(facts["scale"], y.type))
         if facts.get("softcap") is not None:
-            cap = b.like(facts["softcap"], y.type)
-            y = arith.mulf(mathlib.tanh(arith.divf(y, cap)), cap)
+            y = mathlib.softcap(y, facts["softcap"])
         if self.linear.residual is not None:
             other = self.load(self.linear.residual, [row, column], columns, column, limit, masked)
             y = arith.addf(y, other)

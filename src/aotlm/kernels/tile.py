@@ -23,9 +23,9 @@ from aotlm.kernels.store import take
 
 LANES: Final = 16
 FAR: Final = -1.0e30  # the score of a masked position, and the first maximum
-MOST_ROWS: Final = 8
 UNROLL: Final = 4  # of loops over a head's elements and over positions: a divisor of a block
 ROWS: Final = {256: (6, 4, 2, 1), 512: (8, 4, 2, 1)}  # query rows of a tile, by vector width
+MOST_ROWS: Final = max(max(sizes) for sizes in ROWS.values())
 ACCUMULATORS: Final = {256: 96, 512: 256}  # f32 that stay in registers: 12 and 16 vectors
 
 
@@ -190,9 +190,10 @@ class Tile:
         type_ = b.vector_type(LANES, "f32")
         columns = range(0, POSITION_BLOCK, LANES)
         scores = [
-            self.capped(vector.LoadOp(type_, self.scores, [r, b.index(column)]).result)
-            for column in columns
+            vector.LoadOp(type_, self.scores, [r, b.index(column)]).result for column in columns
         ]
+        if self.facts.softcap is not None:
+            scores = [mathlib.softcap(score, self.facts.softcap) for score in scores]
         if masked:
             seen = [self.mask(self.rows.position_of(r), first, column) for column in columns]
             far, zero = b.like(FAR, type_), b.like(0.0, type_)
@@ -207,12 +208,6 @@ class Tile:
         for column, weight in zip(columns, weights, strict=True):
             vector.StoreOp(weight, self.scores, [r, b.index(column)])
         memref.store(_reduce(arith.addf, functools.reduce(arith.addf, weights)), self.added, [r])
-
-    def capped(self, score: ir.Value) -> ir.Value:
-        if self.facts.softcap is None:
-            return score
-        cap = b.like(self.facts.softcap, score.type)
-        return arith.mulf(mathlib.tanh(arith.divf(score, cap)), cap)
 
     def mask(self, position: ir.Value, first: ir.Value, column: int) -> ir.Value:
         """Return which of 16 positions from first + column on the row sees."""
