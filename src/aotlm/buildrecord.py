@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+import aotlm
 import aotlm_runtime
 from aotlm.errors import AotlmError
 from aotlm_runtime.manifest import Record, encode
@@ -137,7 +138,8 @@ def origin() -> Origin:
 def source_digest() -> str:
     """Return one sha256 over all of our own sources, compiler and runtime."""
     total = hashlib.sha256()
-    for root in (Path(__file__).parent, Path(aotlm_runtime.__file__).parent):
+    for package in (aotlm, aotlm_runtime):
+        root = Path(package.__file__).parent
         for path in sorted(root.rglob("*")):
             if path.suffix in (".py", ".c"):
                 total.update(path.relative_to(root).as_posix().encode())

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import aotlm
+import aotlm_runtime
 from aotlm import buildrecord
-from aotlm.buildrecord import Origin, origin
+from aotlm.buildrecord import Origin, origin, source_digest
 from aotlm.errors import AotlmError
 from aotlm_runtime.manifest import encode
 
@@ -66,3 +68,19 @@ def test_a_container_is_told_its_origin(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("AOTLM_ORIGIN", "main")
     with pytest.raises(AotlmError, match="AOTLM_ORIGIN is 'main', which describes no checkout"):
         origin()
+
+
+def test_an_edit_of_any_file_of_either_package_changes_the_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in (aotlm, aotlm_runtime):
+        copy = tmp_path / package.__name__
+        shutil.copytree(Path(package.__file__).parent, copy)
+        monkeypatch.setattr(package, "__file__", str(copy / "__init__.py"))
+    paths = sorted([*tmp_path.rglob("*.py"), *tmp_path.rglob("*.c")])
+    assert {path.parent.name for path in paths} >= {"aotlm", "aotlm_runtime", "kernels", "server"}
+    digests = {source_digest()}
+    for path in paths:
+        path.write_bytes(path.read_bytes() + b"\n")
+        digests.add(source_digest())
+    assert len(digests) == 1 + len(paths)
