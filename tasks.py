@@ -7,11 +7,11 @@ from typing import Any
 
 from invoke import Context
 
-from aotlm.commands import command, flag_words, toolchain_settings
-from aotlm.demo import DEFAULT_MODEL, default_folder
+from aotlm.driver.command import command, flag_words, toolchain_settings
+from aotlm.driver.folders import DEFAULT_MODEL, default_folder
 from aotlm.errors import UsageError
-from aotlm.progress import shown
-from aotlm_runtime.arguments import RUN
+from aotlm.support.progress import shown
+from aotlm_runtime.cli.flags import RUN
 
 # Tests of one file share what takes long to build, so a file stays with one process.
 WORKERS = ("-n", "2", "--dist", "loadfile")
@@ -53,7 +53,7 @@ def import_(
     list_passes: bool = False,
 ) -> None:
     """Turn a model into MLIR and a weight file, in DIR/import."""
-    from aotlm import compiler
+    from aotlm.driver import compiler
 
     if list_passes:
         print(compiler.list_passes())
@@ -172,7 +172,7 @@ def verify(
 def run(c: Context, bundle: str | None = None, **flags: Any) -> int:
     """Answer one prompt with a bundle, or open the chat."""
     path = _named("bundle", bundle)
-    from aotlm_runtime.cli import main
+    from aotlm_runtime.cli.main import main
 
     return main(["run", *flag_words(RUN, flags), str(path)])
 
@@ -180,8 +180,8 @@ def run(c: Context, bundle: str | None = None, **flags: Any) -> int:
 @command("profile")
 def profile(c: Context, bundle: str | None = None, threads: str | None = None) -> None:
     """Show where the time of a decode step and a prefill goes."""
-    from aotlm.profile import profile
     from bench.counts import Counts
+    from bench.profile import profile
 
     print(profile(_named("bundle", bundle), Counts(threads=threads).read("threads")))
 
@@ -197,8 +197,8 @@ def check(c: Context, dir: str | None = None, model: str | None = None) -> int:
 @command("demo", flags=RUN)
 def demo(c: Context, dtype: str = "f16", **flags: Any) -> int:
     """Build the demo model where needed, and chat with it."""
-    from aotlm.demo import build_demo
-    from aotlm_runtime.cli import main
+    from aotlm.driver.demo import build_demo
+    from aotlm_runtime.cli.main import main
 
     bundle = build_demo(dtype, default_folder("demo", dtype))
     return main(["run", *flag_words(RUN, flags), str(bundle)])
@@ -220,7 +220,7 @@ def bench(
 ) -> None:
     """Measure bundles, beside the machine's limits and peers."""
     paths = [Path(path) for path in bundle] or [_named("bundle", None)]
-    from aotlm_runtime.console import note
+    from aotlm_runtime.cli.console import note
     from bench.counts import Counts
     from bench.run import Request, bench
 
@@ -231,7 +231,7 @@ def bench(
 @command("peers")
 def peers(c: Context) -> None:
     """Make the environment of what inv bench --peers compares with."""
-    from aotlm_runtime.console import note
+    from aotlm_runtime.cli.console import note
     from bench.environment import make_environment
     from bench.peers import PEERS
 

@@ -21,7 +21,7 @@ import torch
 from aotlm.capture.convert import convert
 from aotlm.capture.source import open_model
 from aotlm.codegen.compile import compile_import
-from aotlm.compiler import import_model
+from aotlm.driver.compiler import import_model
 from aotlm.errors import AotlmError
 from aotlm.toolchain.pins import ROOT
 from aotlm_runtime.bench.process import read_peak_bytes

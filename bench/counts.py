@@ -4,8 +4,8 @@ import argparse
 from dataclasses import dataclass
 
 from aotlm.errors import UsageError
-from aotlm_runtime.arguments import BENCH, LOADING, read_value
 from aotlm_runtime.bench.measure import Effort
+from aotlm_runtime.cli.flags import BENCH, LOADING, read_value
 
 _FLAGS = {flag.name: flag for flag in (*BENCH, *LOADING)}
 

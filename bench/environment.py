@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from aotlm.errors import AotlmError
-from aotlm.outputs import new_file
+from aotlm.support.atomic import new_file
 from aotlm.toolchain.pins import PEERS_LOCK, ROOT, read_lock
 
 FOLDER: Final = ROOT / ".peers"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from aotlm.capture.source import open_model
 from aotlm.errors import AotlmError, UsageError
 from aotlm.toolchain.pins import ROOT
-from aotlm_runtime.session import Session
+from aotlm_runtime.compiled.session import Session
 from bench.environment import peers_python
 from bench.export import export_gguf
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aotlm.errors import AotlmError
-from aotlm.outputs import new_file
+from aotlm.support.atomic import new_file
 from aotlm.toolchain.pins import ROOT
 from aotlm_runtime.bench.report import Report, title, to_markdown
 from bench.build import Stage

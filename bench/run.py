@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aotlm.errors import UsageError
-from aotlm.outputs import new_file
-from aotlm.profile import profile
+from aotlm.support.atomic import new_file
 from aotlm_runtime.bench.report import measure
-from aotlm_runtime.bundle import open_bundle
-from aotlm_runtime.manifest import Model as Facts
+from aotlm_runtime.bundle.manifest import Model as Facts
+from aotlm_runtime.bundle.reader import open_bundle
 from aotlm_runtime.model import load_opened
 from bench.build import Stage, measure_build
 from bench.compare import Comparison
 from bench.counts import Counts
 from bench.environment import peers_python
 from bench.peers import Peer, Wanted, check_same_model, read_names, start
+from bench.profile import profile
 from bench.results import BundleResults, Results, this_computer, to_data, to_page, write_page
 
 # A model's name and revision, as open_model takes them.

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from aotlm_runtime.chat import Chat
+    from aotlm_runtime.generate.sampling import Sampling
+    from aotlm_runtime.generate.stream import Options
     from aotlm_runtime.model import Model, load
-    from aotlm_runtime.pieces import Options
-    from aotlm_runtime.sampling import Sampling
 
 __all__ = ["Chat", "Model", "Options", "Sampling", "load"]
 
-_PLACES = {"Chat": "chat", "Options": "pieces", "Sampling": "sampling"}
+_PLACES = {"Chat": "chat", "Options": "generate.stream", "Sampling": "generate.sampling"}
 
 
 def __getattr__(name: str) -> Any:

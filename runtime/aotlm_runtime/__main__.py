@@ -1,5 +1,5 @@
 """`python -m aotlm_runtime` is `aotlm-run`."""
 
-from aotlm_runtime.cli import run
+from aotlm_runtime.cli.main import run
 
 run()

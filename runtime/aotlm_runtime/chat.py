@@ -1,18 +1,15 @@
 """Messages to and fro, cut to what fits the context, and kept in files."""
 
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from aotlm_runtime.errors import ChatFileInvalid
-from aotlm_runtime.pieces import DEFAULT, Options, Piece
-
-if TYPE_CHECKING:
-    from aotlm_runtime.model import Model
+from aotlm_runtime.generate.stream import DEFAULT, Options, Piece
 
 # Tokens that an answer without a limit finds room for, if the context is not short.
 _ROOM_TOKENS = 256
@@ -26,6 +23,20 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reasoning_content: str | None = None
 
 
+class Speaker(Protocol):
+    """What a chat asks of a model."""
+
+    @property
+    def context_length(self) -> int:
+        """The tokens that prompt and answer may have together."""
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return the ids of messages in the model's template."""
+
+    def stream(self, ids: Sequence[int], options: Options) -> Generator[Piece, None, None]:
+        """Yield what comes after a prompt of token ids."""
+
+
 class Chat:
     """A conversation. Turns share the cache, so only what is new is prefilled.
 
@@ -33,7 +44,7 @@ class Chat:
     they did not fit the context.
     """
 
-    def __init__(self, model: "Model", system: str | None = None) -> None:
+    def __init__(self, model: Speaker, system: str | None = None) -> None:
         self.system = system
         self.messages: list[Message] = []
         self.n_left_out = 0
@@ -125,7 +136,7 @@ class Chat:
         """
         n_left_out = self.n_left_out
         ids = self._encode(messages[n_left_out:])
-        context = self._model.session.context
+        context = self._model.context_length
         room = min(options.max_tokens or _ROOM_TOKENS, context // 4)
         if len(ids) <= context - room:
             return n_left_out, ids
@@ -137,4 +148,4 @@ class Chat:
         return n_left_out, ids
 
     def _encode(self, messages: Sequence[Message]) -> list[int]:
-        return self._model.text.encode_chat(msgspec.to_builtins(self._with_system(messages)))
+        return self._model.encode_chat(msgspec.to_builtins(self._with_system(messages)))

@@ -1,25 +1,26 @@
 """A loaded bundle: generates text, keeps a chat."""
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from aotlm_runtime import cpu
-from aotlm_runtime.bundle import Bundle, Progress, open_bundle
+from aotlm_runtime.bundle.manifest import Manifest
+from aotlm_runtime.bundle.reader import Bundle, Progress, open_bundle
 from aotlm_runtime.chat import Chat
+from aotlm_runtime.compiled.library import CompiledModel, choose_library
+from aotlm_runtime.compiled.session import Session
 from aotlm_runtime.errors import OptionInvalid
-from aotlm_runtime.generate import FinishReason, generate
-from aotlm_runtime.library import CompiledModel, choose_library
-from aotlm_runtime.manifest import Manifest
-from aotlm_runtime.pieces import DEFAULT, Options, Piece, pieces
-from aotlm_runtime.sampling import Sampler
-from aotlm_runtime.session import Session
-from aotlm_runtime.stops import Stops
-from aotlm_runtime.text import Text
-from aotlm_runtime.thinking import Splitter
+from aotlm_runtime.generate.loop import FinishReason, generate
+from aotlm_runtime.generate.sampling import Sampler
+from aotlm_runtime.generate.stream import DEFAULT, Options, Piece, pieces
+from aotlm_runtime.host import cpu
+from aotlm_runtime.text.stop_strings import Stops
+from aotlm_runtime.text.thinking import Splitter
+from aotlm_runtime.text.tokenizer import Text
 
 # A cache for a model's full context can need more memory than its weights; this is the default.
 DEFAULT_CONTEXT = 4096
@@ -91,13 +92,26 @@ class Model:
         """
         if not raw and self.text.template is not None:
             first = [] if system is None else [{"role": "system", "content": system}]
-            return self.text.encode_chat([*first, {"role": "user", "content": prompt}])
+            return self.encode_chat([*first, {"role": "user", "content": prompt}])
         if system is not None:
             raise OptionInvalid(
                 "a system message needs a chat template, but there is none in use; "
                 "put its words into the prompt"
             )
         return self.text.encode(prompt, raw=raw)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return the ids of messages in the model's chat template.
+
+        Raises:
+            TemplateFailed: the template refuses them.
+        """
+        return self.text.encode_chat(messages)
+
+    @property
+    def context_length(self) -> int:
+        """The tokens that prompt and answer may have together."""
+        return self.session.context
 
     def chat(self, system: str | None = None) -> Chat:
         """Start a chat; the cache is shared with whatever else the model does."""

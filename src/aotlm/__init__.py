@@ -10,7 +10,7 @@ from typing import Any
 def build(model: str, out: str | PathLike[str], **options: Any) -> Path:
     """Import, compile and package a model; return the bundle's folder, `out/bundle`.
 
-    options: revision, dtype, target, archive, force, progress, as in `aotlm.compiler.build`.
+    options: revision, dtype, target, archive, force, progress, as in `aotlm.driver.compiler.build`.
     """
     from aotlm import compiler  # torch takes seconds to load
 

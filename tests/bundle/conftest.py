@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from aotlm.buildrecord import ORIGIN_VARIABLE, Origin
 from aotlm.codegen.compile import compile_import
-from aotlm_runtime.manifest import encode
+from aotlm.support.build_record import ORIGIN_VARIABLE, Origin
+from aotlm_runtime.bundle.manifest import encode
 from tests.unit.handwritten import leave_kernels, write_import
 
 TARGET = "x86-64-v3"

@@ -11,15 +11,15 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
 import aotlm
-from aotlm.profile import profile
 from aotlm_runtime.bench.limits import Limits
 from aotlm_runtime.bench.report import open_bench
-from aotlm_runtime.bench.work import read_work
-from aotlm_runtime.bundle import open_bundle
-from aotlm_runtime.cli import main
+from aotlm_runtime.bench.workload import read_work
+from aotlm_runtime.bundle.reader import open_bundle
+from aotlm_runtime.cli.main import main
+from aotlm_runtime.compiled.library import CompiledModel
 from aotlm_runtime.errors import LibraryInvalid
-from aotlm_runtime.library import CompiledModel
 from aotlm_runtime.model import load_opened
+from bench.profile import profile
 from tests.unit.checkpoints import saved
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from aotlm import compiler
 from aotlm.capture.source import open_model
-from aotlm.compiler import import_model
+from aotlm.driver import compiler
+from aotlm.driver.compiler import import_model
 from aotlm.errors import AotlmError
-from aotlm_runtime.manifest import read_model_file
+from aotlm_runtime.bundle.manifest import read_model_file
 from tests.unit.checkpoints import edit, saved
 
 N_LARGE_TOKENS = 9000  # makes the weights the only file of more than FILE_BYTES

@@ -13,7 +13,7 @@ from aotlm.bundle import archive
 from aotlm.bundle.package import package
 from aotlm.codegen.compile import compile_import
 from aotlm.errors import AotlmError
-from aotlm_runtime.manifest import read_manifest
+from aotlm_runtime.bundle.manifest import read_manifest
 from tests.bundle.conftest import TARGET
 from tests.unit.handwritten import leave_kernels, write_import
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from aotlm.buildrecord import ORIGIN_VARIABLE, Origin, build_record, write_build_record
 from aotlm.bundle.package import package
 from aotlm.bundle.provenance import (
     FILE,
@@ -21,8 +20,9 @@ from aotlm.bundle.provenance import (
 from aotlm.capture.inputs import input_files
 from aotlm.capture.source import open_model
 from aotlm.errors import AotlmError
-from aotlm_runtime.bundle import open_bundle
-from aotlm_runtime.manifest import SourceTensor, encode, read_manifest
+from aotlm.support.build_record import ORIGIN_VARIABLE, Origin, build_record, write_build_record
+from aotlm_runtime.bundle.manifest import SourceTensor, encode, read_manifest
+from aotlm_runtime.bundle.reader import open_bundle
 from tests.bundle.conftest import KNOWN, TARGET
 from tests.unit.checkpoints import saved
 from tests.unit.handwritten import write_import
@@ -88,7 +88,7 @@ def test_it_names_the_commit_the_pins_and_every_step(statement: dict[str, Any]) 
 
 
 def test_the_import_names_its_passes_tensors_and_files(tmp_path: Path) -> None:
-    from aotlm.compiler import import_model
+    from aotlm.driver.compiler import import_model
 
     saved(tmp_path / "model")
     import_model(str(tmp_path / "model"), dtype="bf16", out=tmp_path / "out")

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from aotlm.bundle.package import package
 from aotlm.bundle.signing import sign, verify
 from aotlm.errors import AotlmError, UsageError
-from aotlm_runtime.bundle import MANIFEST, SIGNATURE, open_bundle
+from aotlm_runtime.bundle.reader import MANIFEST, SIGNATURE, open_bundle
 from aotlm_runtime.errors import AotlmRuntimeError, FileChanged, FileUnlisted
 
 ROOT = Path(__file__).parents[2]

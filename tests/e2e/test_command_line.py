@@ -29,7 +29,7 @@ def test_the_process_imports_nothing_of_the_compiler(built: Built, model: Model)
     assert result.stdout == "".join(model.generate(PROMPT, Options(max_tokens=8))) + "\n"
     # "import time: self [us] | cumulative | imported package", nested ones indented
     imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
-    assert "aotlm_runtime.session" in imported
+    assert "aotlm_runtime.compiled.session" in imported
     assert {name.partition(".")[0] for name in imported} & COMPILER_ONLY == set()
 
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from aotlm_runtime import Options
-from aotlm_runtime.manifest import read_manifest
+from aotlm_runtime.bundle.manifest import read_manifest
 from aotlm_runtime.model import Model
 from tests.e2e.conftest import Built
 

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from aotlm_runtime.manifest import read_manifest
+from aotlm_runtime.bundle.manifest import read_manifest
 from tests.e2e.conftest import Built
 
 N_REPEATS = 20

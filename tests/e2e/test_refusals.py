@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aotlm_runtime import cli, cpu
+from aotlm_runtime.cli import main as cli
+from aotlm_runtime.host import cpu
 from tests.e2e.conftest import TARGET, Built
 
 ROOT = Path(__file__).parents[2]

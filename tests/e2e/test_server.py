@@ -8,8 +8,8 @@ from selenium.webdriver import Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
+from aotlm_runtime.generate.stream import Options
 from aotlm_runtime.model import Model
-from aotlm_runtime.pieces import Options
 from tests.chromium import browsing
 from tests.e2e.conftest import Built
 from tests.runtime.serving import Server, serving

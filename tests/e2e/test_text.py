@@ -7,7 +7,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from aotlm_runtime.model import Model
-from aotlm_runtime.text import Text
+from aotlm_runtime.text.tokenizer import Text
 from tests.e2e.conftest import Built
 
 QUESTION = {"role": "user", "content": "Was heißt 日本 🙂? <b>x</b>\n\n  def f():\n"}

@@ -20,13 +20,15 @@ from aotlm.capture.trace import Program
 from aotlm.codegen import link
 from aotlm.codegen.compile import THREADS_SOURCE
 from aotlm.codegen.lower import Lowering, lower_module
-from aotlm.compiler import ModelFiles, describe_abi, lower
+from aotlm.driver.compiler import lower
+from aotlm.emit.abi import describe_abi
+from aotlm.emit.modules import ModelFiles
 from aotlm.kernels import fill_kernels
 from aotlm.targets import Target, resolve_target
 from aotlm.weights.file import write_weight_file
-from aotlm_runtime import mapping
-from aotlm_runtime.library import CompiledModel, Entry
-from aotlm_runtime.manifest import Abi
+from aotlm_runtime.bundle.manifest import Abi
+from aotlm_runtime.compiled.library import CompiledModel, Entry
+from aotlm_runtime.host import memory
 from tests.numerics.models import Array, reader
 
 TARGET: Final = resolve_target("x86-64-v3")
@@ -82,7 +84,7 @@ def _link(files: ModelFiles, folder: Path, target: Target) -> Path:
 def _map(path: Path, size_bytes: int) -> Array:
     with path.open("rb") as file:
         header = int.from_bytes(file.read(8), "little") + 8
-        return mapping.map_file(file.fileno(), header, size_bytes)
+        return memory.map_file(file.fileno(), header, size_bytes)
 
 
 class Caller:
@@ -92,12 +94,12 @@ class Caller:
         self.compiled, abi = compiled, compiled.abi
         length = -(-context // abi.position_block) * abi.position_block
         chunk = min(abi.max_chunk_tokens, length)
-        self.state = mapping.zeros(length * abi.state_bytes_per_position)[None]
+        self.state = memory.zeros(length * abi.state_bytes_per_position)[None]
         sizes = (
             abi.prefill_workspace.at(T=chunk, R=chunk, C=length, threads=16),
             abi.decode_workspace.at(T=1, R=1, C=length, threads=16),
         )
-        self.workspace = mapping.zeros(max(sizes))
+        self.workspace = memory.zeros(max(sizes))
 
     def call(self, entry: Entry, ids: Array, position: int, n_rows: int) -> Array:
         """Return the logits of the last rows, [R, V] f32."""

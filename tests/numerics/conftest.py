@@ -7,7 +7,7 @@ from typing import Protocol
 import pytest
 
 from aotlm.targets import Target
-from aotlm_runtime.cpu import cpu_features
+from aotlm_runtime.host.cpu import cpu_features
 from tests.numerics.compiled import TARGET, Compiled, compile_model
 from tests.numerics.models import captured, reference
 

@@ -20,11 +20,11 @@ from mlir.dialects import func, memref, vector
 from aotlm.codegen.link import LINK_TARGET
 from aotlm.codegen.lower import Lowering, lower_module
 from aotlm.codegen.tools import Step, run_tool, zig_cc
-from aotlm.emit import build as b
+from aotlm.emit import builder as b
 from aotlm.emit import mathlib
 from aotlm.graph.interpreter import DTYPES
-from aotlm_runtime.cpu import cpu_features
-from aotlm_runtime.library import describe
+from aotlm_runtime.compiled.library import describe
+from aotlm_runtime.host.cpu import cpu_features
 from tests.numerics.compiled import TARGET
 from tests.numerics.models import Array
 

@@ -15,9 +15,9 @@ from mlir import ir
 
 from aotlm.emit import mathlib
 from aotlm.kernels import linear
-from aotlm.kernels.store import widen_pairs
+from aotlm.kernels.epilogue import widen_pairs
 from aotlm.targets import Target, resolve_target
-from aotlm_runtime.cpu import cpu_features
+from aotlm_runtime.host.cpu import cpu_features
 from tests.numerics.compiled import TARGET, Caller, Compiled
 from tests.numerics.conftest import Compile
 from tests.numerics.models import Array, relative_error, tokens

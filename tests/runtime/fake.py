@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from aotlm_runtime import manifest as schema
+from aotlm_runtime.bundle import manifest as schema
 
 USER, ASSISTANT, END = 256, 257, 258
 VOCAB_SIZE = 264  # of the logits; the tokenizer has 259

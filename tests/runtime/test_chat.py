@@ -10,8 +10,8 @@ import pytest
 import aotlm_runtime
 from aotlm_runtime import Options, errors
 from aotlm_runtime.chat import Message
+from aotlm_runtime.generate.stream import Piece
 from aotlm_runtime.model import Model
-from aotlm_runtime.pieces import Piece
 from tests.runtime import fake
 from tests.runtime.test_model import chat_ids, text_after
 
@@ -150,5 +150,5 @@ def say(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     """Let the sampler choose these bytes, whatever the logits."""
     script = iter(data)
     monkeypatch.setattr(
-        "aotlm_runtime.sampling.Sampler.choose", lambda self, logits, ids: next(script)
+        "aotlm_runtime.generate.sampling.Sampler.choose", lambda self, logits, ids: next(script)
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aotlm_runtime import cli
+from aotlm_runtime.cli import main as cli
 from tests.runtime import fake
 from tests.runtime.terminal import ENVIRONMENT
 from tests.runtime.test_chat import THINKING, say

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from aotlm_runtime import cpu
+from aotlm_runtime.host import cpu
 
 
 def test_hyperthreads_share_a_core(tmp_path: Path) -> None:

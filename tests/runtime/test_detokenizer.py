@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
-from aotlm_runtime.characters import whole_characters
-from aotlm_runtime.text import Text
+from aotlm_runtime.text.graphemes import whole_characters
+from aotlm_runtime.text.tokenizer import Text
 from tests.runtime import fake
 
 WORDS = ("▁", "▁the", "▁a", "n", "'", "s", ".", "é", "▁🙂", "\u200d", "👩", "🏽", "\ufffd", " ")

@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from aotlm_runtime import errors, load
-from aotlm_runtime.library import CompiledModel, choose_library, describe
-from aotlm_runtime.manifest import Library
+from aotlm_runtime.bundle.manifest import Library
+from aotlm_runtime.compiled.library import CompiledModel, choose_library, describe
 from tests.runtime import fake
 
 

@@ -122,7 +122,7 @@ def test_neither_import_nor_use_needs_torch_or_the_compiler(bundle: Path) -> Non
     package = Path(aotlm_runtime.__file__).parents[1]
     script = (
         "import sys, aotlm_runtime\n"
-        "import aotlm_runtime.cli\n"
+        "import aotlm_runtime.cli.main\n"
         "light = {'numpy', 'tokenizers', 'jinja2', 'archspec', 'msgspec'} & set(sys.modules)\n"
         f"text = ''.join(aotlm_runtime.load({str(bundle)!r}).generate('abc'))\n"
         "heavy = {'torch', 'transformers', 'mlir', 'aotlm', 'safetensors'} & set(sys.modules)\n"

@@ -8,8 +8,8 @@ import pytest
 
 import aotlm_runtime
 from aotlm_runtime import errors
+from aotlm_runtime.generate.perplexity import score
 from aotlm_runtime.model import Model
-from aotlm_runtime.perplexity import score
 from tests.runtime import fake
 
 IDS = np.random.default_rng(0).integers(97, 123, 333).tolist()

@@ -15,8 +15,8 @@ from transformers.generation.logits_process import (
 )
 
 from aotlm_runtime import errors
-from aotlm_runtime.sampling import Sampler, Sampling, log_probabilities
-from aotlm_runtime.session import Logits
+from aotlm_runtime.compiled.session import Logits
+from aotlm_runtime.generate.sampling import Sampler, Sampling, log_probabilities
 
 V, PADDED = 5000, 5056
 IDS = [7, 4999, 7, 12, 300]

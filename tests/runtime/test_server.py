@@ -14,7 +14,7 @@ import httpx
 import openai
 import pytest
 
-from aotlm_runtime import cli
+from aotlm_runtime.cli import main as cli
 from tests.runtime import fake
 from tests.runtime.serving import Server, eventually, serving
 from tests.runtime.test_model import chat_ids, text_after

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from aotlm_runtime import errors
-from aotlm_runtime.manifest import StateTensor
+from aotlm_runtime.bundle.manifest import StateTensor
+from aotlm_runtime.compiled.session import Session
+from aotlm_runtime.generate.stream import Options
 from aotlm_runtime.model import Model
-from aotlm_runtime.pieces import Options
-from aotlm_runtime.server import memory
+from aotlm_runtime.server import capacity
+from aotlm_runtime.server.fair_lock import Cancelled, SharedModel, Turns
 from aotlm_runtime.server.pool import Pool, Slot
-from aotlm_runtime.server.turns import Cancelled, SharedModel, Turns
-from aotlm_runtime.server.waiting import Waiting
-from aotlm_runtime.session import Session
+from aotlm_runtime.server.request_queue import Waiting
 from tests.runtime import fake
 
 ANSWER = Options(max_tokens=4)
@@ -180,8 +180,8 @@ def test_sessions_by_default_take_half_of_the_memory(
 ) -> None:
     size = model.session.size_bytes
     for available, n_sessions in ((None, 8), (0, 1), (7 * size, 3), (1 << 40, 8)):
-        monkeypatch.setattr(memory, "available_bytes", lambda available=available: available)
-        assert memory.default_sessions(model.session) == n_sessions
+        monkeypatch.setattr(capacity, "available_bytes", lambda available=available: available)
+        assert capacity.default_sessions(model.session) == n_sessions
 
 
 def test_available_memory_is_what_machine_and_groups_leave(
@@ -191,20 +191,20 @@ def test_available_memory_is_what_machine_and_groups_leave(
     meminfo.write_text("MemTotal: 100 kB\nMemAvailable: 50 kB\n")
     group = tmp_path / "group"
     group.mkdir()
-    monkeypatch.setattr(memory, "cgroups", lambda: [group, tmp_path])
-    assert memory.available_bytes(meminfo) == 50 << 10
+    monkeypatch.setattr(capacity, "cgroups", lambda: [group, tmp_path])
+    assert capacity.available_bytes(meminfo) == 50 << 10
     (group / "memory.max").write_text("max\n")
     (group / "memory.current").write_text("1000\n")
-    assert memory.available_bytes(meminfo) == 50 << 10
+    assert capacity.available_bytes(meminfo) == 50 << 10
     (group / "memory.max").write_text("3000\n")
-    assert memory.available_bytes(meminfo) == 2000
-    assert memory.available_bytes(tmp_path / "none") == 2000
+    assert capacity.available_bytes(meminfo) == 2000
+    assert capacity.available_bytes(tmp_path / "none") == 2000
 
 
 def test_other_commands_load_nothing_of_the_server(bundle: Path) -> None:
     script = (
         "import sys\n"
-        "from aotlm_runtime.cli import main\n"
+        "from aotlm_runtime.cli.main import main\n"
         f"main(['run', {str(bundle)!r}, '--prompt', 'abc', '--no-stats'])\n"
         "heavy = {'starlette', 'uvicorn', 'anyio', 'asyncio', 'prometheus_client'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"

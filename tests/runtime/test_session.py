@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aotlm_runtime import errors, mapping
-from aotlm_runtime.library import CompiledModel
-from aotlm_runtime.session import Session, common_prefix
+from aotlm_runtime import errors
+from aotlm_runtime.compiled.library import CompiledModel
+from aotlm_runtime.compiled.session import Session, common_prefix
+from aotlm_runtime.host import memory
 from tests.runtime import fake
 
 IDS = [index * 37 % 256 for index in range(fake.CONTEXT)]
@@ -100,11 +101,11 @@ def test_common_prefix() -> None:
 
 def test_zeros_are_aligned_untouched_and_can_be_cleared() -> None:
     before = _resident_bytes()
-    buffer = mapping.zeros(1 << 30)
+    buffer = memory.zeros(1 << 30)
     assert buffer.ctypes.data % 4096 == 0
     assert _resident_bytes() - before < 1 << 22
     buffer[:100] = 1
-    mapping.clear(buffer[None])
+    memory.clear(buffer[None])
     assert not buffer[:100].any()
 
 

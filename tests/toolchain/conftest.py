@@ -11,7 +11,7 @@ import pytest
 from docker.models.images import Image
 
 from aotlm.errors import AotlmError
-from aotlm.progress import shown
+from aotlm.support.progress import shown
 from aotlm.toolchain.engine import connect, read_settings
 from aotlm.toolchain.images import ensure_toolchain
 

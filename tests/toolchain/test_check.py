@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from aotlm import buildrecord
-from aotlm.buildrecord import RECORDED, toolchain_versions
 from aotlm.errors import AotlmError
+from aotlm.support import build_record
+from aotlm.support.build_record import RECORDED, toolchain_versions
 from aotlm.toolchain.check import check_toolchain
 from aotlm.toolchain.pins import read_pins
 
@@ -32,6 +32,6 @@ def test_everything_wrong_or_missing_is_in_one_sentence() -> None:
 
 
 def test_a_missing_wheel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buildrecord, "RECORDED", ("no-such-wheel",))
+    monkeypatch.setattr(build_record, "RECORDED", ("no-such-wheel",))
     with pytest.raises(AotlmError, match=r"no-such-wheel is missing; run \./bootstrap"):
         toolchain_versions()

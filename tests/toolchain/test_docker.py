@@ -18,11 +18,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import aotlm_runtime
-from aotlm import stages
+from aotlm.driver import container as stage_container
 from aotlm.targets import resolve_target
 from aotlm.toolchain.engine import Settings
 from aotlm.toolchain.images import find_toolchain
-from aotlm_runtime.manifest import read_model_file
+from aotlm_runtime.bundle.manifest import read_model_file
 from tests.toolchain.conftest import ROOT, inv
 from tests.unit.checkpoints import saved
 
@@ -284,8 +284,8 @@ def test_auto_stays_here_and_says_so_where_no_image_is_built(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(stages, "find_toolchain", lambda client: None)
-    assert stages.run_stage("compile", {"dir": None}, Settings("auto", None)) is None
+    monkeypatch.setattr(stage_container, "find_toolchain", lambda client: None)
+    assert stage_container.run_stage("compile", {"dir": None}, Settings("auto", None)) is None
     assert capsys.readouterr().err.startswith("engine: this machine (Docker has no image")
 
 

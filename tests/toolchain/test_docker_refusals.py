@@ -19,7 +19,7 @@ from docker.errors import ImageNotFound
 from docker.models.images import Image
 
 from aotlm.errors import AotlmError
-from aotlm.progress import silent
+from aotlm.support.progress import silent
 from aotlm.toolchain.base_image import check_python, find_base
 from aotlm.toolchain.engine import connect, read_settings
 from aotlm.toolchain.image_build import build_image, bytes_member
@@ -223,7 +223,8 @@ def test_an_interrupted_build_leaves_nothing(
 ) -> None:
     script = (
         "import sys; from pathlib import Path; from aotlm.toolchain.engine import connect; "
-        "from aotlm.toolchain.image_build import build_image; from aotlm.progress import silent; "
+        "from aotlm.toolchain.image_build import build_image; "
+        "from aotlm.support.progress import silent; "
         f"build_image(connect(), Path(sys.argv[1]), [], sys.argv[2], {{}}, {NAME!r}, silent)"
     )
     dockerfile = tmp_path / "Dockerfile"

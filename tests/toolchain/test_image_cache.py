@@ -13,7 +13,7 @@ from docker.errors import ImageNotFound
 from docker.models.images import Image
 
 from aotlm.errors import AotlmError
-from aotlm.progress import silent
+from aotlm.support.progress import silent
 from aotlm.toolchain import images
 from aotlm.toolchain.base_image import find_base
 from aotlm.toolchain.engine import read_settings

@@ -65,7 +65,12 @@ def test_what_goes_into_the_image_changes_its_tag(project: Path) -> None:
     assert before == read_sources(project)
     digests = {before.digest}
     names = ("docker/pins.toml", "docker/requirements.lock", "docker/toolchain.Dockerfile")
-    for name in (*names, "src/aotlm/compiler.py", "runtime/aotlm_runtime/cli.py", "tasks.py"):
+    for name in (
+        *names,
+        "src/aotlm/driver/compiler.py",
+        "runtime/aotlm_runtime/cli/main.py",
+        "tasks.py",
+    ):
         _append(project / name, "# changed\n")
         digests.add(read_sources(project).digest)
     assert len(digests) == 7

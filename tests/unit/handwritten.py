@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from aotlm.buildrecord import build_record, write_build_record
-from aotlm_runtime.manifest import Abi, Bytes, File, Model, ModelFile, abi_digest, encode
+from aotlm.support.build_record import build_record, write_build_record
+from aotlm_runtime.bundle.manifest import Abi, Bytes, File, Model, ModelFile, abi_digest, encode
 
 VOCABULARY = 8
 

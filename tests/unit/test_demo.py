@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from aotlm.demo import STAMPS, Stage, bring_up_to_date, default_folder
+from aotlm.driver.demo import STAMPS, Stage, bring_up_to_date
+from aotlm.driver.folders import default_folder
 
 
 def _stage(out: Path, inputs: dict[str, str], runs: list[str]) -> Stage:

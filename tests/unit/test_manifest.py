@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aotlm_runtime import manifest as schema
+from aotlm_runtime.bundle import manifest as schema
 from aotlm_runtime.errors import ManifestInvalid
 from tests.runtime import fake
 

@@ -12,7 +12,7 @@ from aotlm.codegen.lower import Lowering, lower_module
 from aotlm.kernels import measure_module
 from aotlm.kernels.measure import CHAINS, READ_BYTES
 from aotlm.targets import resolve_target
-from aotlm_runtime.library import describe
+from aotlm_runtime.compiled.library import describe
 
 LANES = 8  # f32 in 256 bits
 

@@ -8,14 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from aotlm.graph import ops
-from aotlm.graph.dims import C, Dim, Linear, T, evaluate
-from aotlm.graph.interpreter import DTYPES, Array, Interpreter
-from aotlm.graph.ir import Graph, Node, TensorType, build, make
-from aotlm.partition.partition import partition
-from aotlm.passes.base import run_pipeline
-from aotlm.passes.pipeline import graph_pipeline
-from aotlm.passes.plan_workspace import (
+from aotlm.emit.plan_workspace import (
     ALIGNMENT_BYTES,
     Placement,
     Plan,
@@ -25,6 +18,13 @@ from aotlm.passes.plan_workspace import (
     round_up,
     strided_view,
 )
+from aotlm.graph import ops
+from aotlm.graph.dims import C, Dim, Linear, T, evaluate
+from aotlm.graph.interpreter import DTYPES, Array, Interpreter
+from aotlm.graph.ir import Graph, Node, TensorType, build, make
+from aotlm.partition.partition import partition
+from aotlm.passes.base import run_pipeline
+from aotlm.passes.pipeline import graph_pipeline
 from tests.unit.decoders import Sizes, decoder
 from tests.unit.graphs import Model, by_role, graph_of
 from tests.unit.views import one_view

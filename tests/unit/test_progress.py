@@ -7,10 +7,10 @@ import time
 import pexpect
 import pytest
 
-from aotlm.progress import TERMINAL_VARIABLE, note, shown, terminal_variables
+from aotlm.support.progress import TERMINAL_VARIABLE, note, shown, terminal_variables
 
 COLUMNS = 77
-_TOLD = "from aotlm.progress import terminal_variables; print(terminal_variables())"
+_TOLD = "from aotlm.support.progress import terminal_variables; print(terminal_variables())"
 
 
 def _work() -> None:

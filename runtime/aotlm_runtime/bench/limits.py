@@ -7,9 +7,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from aotlm_runtime import mapping
-from aotlm_runtime.bench.work import RANGE_BYTES
-from aotlm_runtime.library import CompiledModel
+from aotlm_runtime.bench.workload import RANGE_BYTES
+from aotlm_runtime.compiled.library import CompiledModel
+from aotlm_runtime.host import memory
 
 Arithmetic = Literal["fma", "dot"]
 
@@ -48,7 +48,7 @@ class Limits:
 
     def anonymous_bytes_per_second(self) -> float:
         """Return the read bandwidth over anonymous memory, in huge pages where they are given."""
-        buffer = mapping.zeros(_ANONYMOUS_BYTES, advice=mmap.MADV_HUGEPAGE)
+        buffer = memory.zeros(_ANONYMOUS_BYTES, advice=mmap.MADV_HUGEPAGE)
         buffer[:] = 1
         starts = np.arange(0, _ANONYMOUS_BYTES, RANGE_BYTES)
         ranges = np.stack([starts, np.full_like(starts, RANGE_BYTES)], axis=1)

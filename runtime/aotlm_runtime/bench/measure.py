@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aotlm_runtime.bench.limits import Arithmetic, Limits
-from aotlm_runtime.bench.work import Work
-from aotlm_runtime.session import Session
+from aotlm_runtime.bench.workload import Work
+from aotlm_runtime.compiled.session import Session
 
 LEAST_PREFILLS = 3
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 # The kernel tells who waits for a process the larger of its peak and ours; its own status is right.
 _CODE = """
 import sys
-from aotlm_runtime.cli import main
+from aotlm_runtime.cli.main import main
 code = main(sys.argv[1:])
 print(open("/proc/self/status").read(), file=sys.stderr)
 sys.exit(code)

@@ -7,10 +7,10 @@ from typing import Any
 from aotlm_runtime.bench.limits import Limits
 from aotlm_runtime.bench.measure import AfterPair, Bench, Case, Effort, Machine, Row, run
 from aotlm_runtime.bench.process import Process, measure_process
-from aotlm_runtime.bench.work import read_work
-from aotlm_runtime.bundle import Bundle
-from aotlm_runtime.cpu import cpu_features
-from aotlm_runtime.library import CompiledModel, choose_library
+from aotlm_runtime.bench.workload import read_work
+from aotlm_runtime.bundle.reader import Bundle
+from aotlm_runtime.compiled.library import CompiledModel, choose_library
+from aotlm_runtime.host.cpu import cpu_features
 from aotlm_runtime.model import Model
 
 PREFILLS = (16, 32, 128, 512, 1000)

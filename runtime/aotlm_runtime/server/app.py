@@ -21,15 +21,15 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aotlm_runtime.errors import AotlmRuntimeError
+from aotlm_runtime.generate.sampling import Sampling
+from aotlm_runtime.generate.stream import Piece
 from aotlm_runtime.model import Answer
-from aotlm_runtime.pieces import Piece
-from aotlm_runtime.sampling import Sampling
 from aotlm_runtime.server import schemas
+from aotlm_runtime.server.api_errors import Problem, problem_of
 from aotlm_runtime.server.engine import Engine, Job
+from aotlm_runtime.server.fair_lock import Cancelled
 from aotlm_runtime.server.metrics import CONTENT_TYPE, Metrics
-from aotlm_runtime.server.problems import Problem, problem_of
-from aotlm_runtime.server.replies import ChatReply, CompletionReply, Json, Reply
-from aotlm_runtime.server.turns import Cancelled
+from aotlm_runtime.server.responses import ChatReply, CompletionReply, Json, Reply
 
 _MAX_BODY_BYTES = 4 << 20
 _CLIENT_CLOSED = 499  # nobody reads it; the name that proxies give to this

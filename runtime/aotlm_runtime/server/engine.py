@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from aotlm_runtime.errors import AotlmRuntimeError
+from aotlm_runtime.generate.stream import Options, Piece
 from aotlm_runtime.model import Answer, Model
-from aotlm_runtime.pieces import Options, Piece
+from aotlm_runtime.server.api_errors import stopping, too_many
+from aotlm_runtime.server.fair_lock import Cancelled
 from aotlm_runtime.server.metrics import Metrics
 from aotlm_runtime.server.pool import Pool, Slot
-from aotlm_runtime.server.problems import stopping, too_many
-from aotlm_runtime.server.turns import Cancelled
-from aotlm_runtime.server.waiting import Waiting
+from aotlm_runtime.server.request_queue import Waiting
 
 Event = Piece | Answer | Exception
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from aotlm_runtime.compiled.session import common_prefix
 from aotlm_runtime.model import Model
-from aotlm_runtime.server.turns import SharedModel, Turns
-from aotlm_runtime.session import common_prefix
+from aotlm_runtime.server.fair_lock import SharedModel, Turns
 
 
 class Slot:

@@ -1,40 +1,46 @@
 """Runs the application on a socket until a signal comes."""
 
-import argparse
 import asyncio
 import signal
 import socket
 import sys
+from dataclasses import dataclass
 from types import FrameType
 
 import uvicorn
 
+from aotlm_runtime.generate.sampling import Sampling
 from aotlm_runtime.model import Model
-from aotlm_runtime.sampling import Sampling
 from aotlm_runtime.server.app import make_app
-from aotlm_runtime.server.command import is_open
+from aotlm_runtime.server.capacity import default_sessions
 from aotlm_runtime.server.engine import Engine
-from aotlm_runtime.server.memory import default_sessions
 from aotlm_runtime.server.metrics import Metrics
 
-_QUEUE = 64  # requests that may wait
+_LOOPBACK = ("127.", "::1")
 _END_SECONDS = 5  # for answers to be told that the server stops
 
 
-def run(
-    model: Model,
-    listener: socket.socket,
-    arguments: argparse.Namespace,
-    defaults: Sampling,
-    api_key: str | None,
-) -> None:
-    """Serve a model until SIGINT or SIGTERM; `defaults` hold where a request says nothing."""
+@dataclass(frozen=True)
+class ServeOptions:
+    """How a model is served; None of `name` and `n_sessions` leaves the choice to the server.
+
+    `n_waiting` requests may wait; `defaults` hold where a request says nothing.
+    """
+
+    name: str | None
+    n_sessions: int | None
+    n_waiting: int
+    defaults: Sampling
+    api_key: str | None
+
+
+def run(model: Model, listener: socket.socket, options: ServeOptions) -> None:
+    """Serve a model until SIGINT or SIGTERM."""
     metrics = Metrics()
-    n_sessions = arguments.sessions or default_sessions(model.session)
-    n_waiting = _QUEUE if arguments.queue is None else arguments.queue
-    engine = Engine(model, n_sessions, n_waiting, metrics)
-    name = arguments.name or model.manifest.model.source
-    app = make_app(engine, metrics, name, api_key, defaults)
+    n_sessions = options.n_sessions or default_sessions(model.session)
+    engine = Engine(model, n_sessions, options.n_waiting, metrics)
+    name = options.name or model.manifest.model.source
+    app = make_app(engine, metrics, name, options.api_key, options.defaults)
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -51,10 +57,15 @@ def run(
         f"{model.session.context} tokens, {model.session.threads} threads); Ctrl-C ends it",
         file=sys.stderr,
     )
-    if is_open(host) and api_key is None:
+    if is_open(host) and options.api_key is None:
         print("note: whoever reaches this address can use it; see --api-key", file=sys.stderr)
     sys.stderr.flush()
     asyncio.run(_Server(config, engine).serve(sockets=[listener]))
+
+
+def is_open(address: str) -> bool:
+    """Say whether other machines can reach the address."""
+    return not address.startswith(_LOOPBACK)
 
 
 class _Server(uvicorn.Server):

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from aotlm_runtime.pieces import Options
-from aotlm_runtime.sampling import Sampling
-from aotlm_runtime.server.problems import Problem
-from aotlm_runtime.text import Text
+from aotlm_runtime.generate.sampling import Sampling
+from aotlm_runtime.generate.stream import Options
+from aotlm_runtime.server.api_errors import Problem
+from aotlm_runtime.text.tokenizer import Text
 
 MAX_TOP_LOGPROBS = 20
 

@@ -13,7 +13,7 @@ from typing import IO
 import zstandard
 
 from aotlm.errors import AotlmError
-from aotlm.outputs import new_file
+from aotlm.support.atomic import new_file
 
 PAD_NAME = ".pad"
 PAGE_BYTES = 4096

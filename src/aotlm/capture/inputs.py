@@ -3,9 +3,9 @@
 import hashlib
 from typing import Final
 
-from aotlm.buildrecord import InputFile
 from aotlm.capture.source import TOKENIZER_FILES, ModelSource
 from aotlm.capture.source_gguf import read_gguf_table
+from aotlm.support.build_record import InputFile
 
 # With TOKENIZER_FILES, all that transformers reads. An index of shards is left out: how tensors
 # are cut into files changes nothing.

@@ -25,8 +25,8 @@ from aotlm.errors import AotlmError
 from aotlm.graph.dims import evaluate
 from aotlm.graph.interpreter import Interpreter
 from aotlm.graph.ir import Node
-from aotlm_runtime.manifest import ModelFile
-from aotlm_runtime.session import Session
+from aotlm_runtime.bundle.manifest import ModelFile
+from aotlm_runtime.compiled.session import Session
 
 Array = np.ndarray[Any, Any]
 Ids = list[int]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from aotlm.errors import AotlmError
-from aotlm_runtime import manifest, mapping
-from aotlm_runtime.cpu import cpu_features, default_threads
-from aotlm_runtime.library import CompiledModel, choose_library
-from aotlm_runtime.manifest import Library, ModelFile
-from aotlm_runtime.session import Session
+from aotlm_runtime.bundle import manifest
+from aotlm_runtime.bundle.manifest import Library, ModelFile
+from aotlm_runtime.compiled.library import CompiledModel, choose_library
+from aotlm_runtime.compiled.session import Session
+from aotlm_runtime.host import memory
+from aotlm_runtime.host.cpu import cpu_features, default_threads
 
 MAX_CONTEXT = 4096
 
@@ -28,6 +29,6 @@ def open_session(out_dir: Path, model: ModelFile) -> Session:
     path = out_dir / "import" / "weights.safetensors"
     with path.open("rb") as file:
         header = 8 + int.from_bytes(file.read(8), "little")
-        weights = mapping.map_file(file.fileno(), header, model.abi.weights_size_bytes)
+        weights = memory.map_file(file.fileno(), header, model.abi.weights_size_bytes)
     context = min(model.model.context_length, MAX_CONTEXT)
     return Session(compiled, model.abi, weights, model.model.vocab_size, context, default_threads())

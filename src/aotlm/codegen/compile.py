@@ -5,7 +5,6 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from aotlm.buildrecord import build_record, write_build_record
 from aotlm.codegen import link
 from aotlm.codegen.header import HEADER_NAME, model_header
 from aotlm.codegen.lower import (
@@ -16,12 +15,13 @@ from aotlm.codegen.lower import (
     target_steps,
 )
 from aotlm.errors import AotlmError
-from aotlm.outputs import new_folder
-from aotlm.progress import Progress, silent
+from aotlm.support.atomic import new_folder
+from aotlm.support.build_record import build_record, write_build_record
+from aotlm.support.progress import Progress, silent
 from aotlm.targets import Target, resolve_target
-from aotlm_runtime import manifest
+from aotlm_runtime.bundle import manifest
+from aotlm_runtime.bundle.manifest import Library, ModelFile
 from aotlm_runtime.errors import AotlmRuntimeError
-from aotlm_runtime.manifest import Library, ModelFile
 
 MODULES = ("forward_prefill", "subgraph0_prefill", "forward_decode", "subgraph0_decode")
 THREADS_SOURCE = Path(__file__).with_name("threads.c")

@@ -1,6 +1,6 @@
 """The C header of a compiled model, generated from what the import recorded."""
 
-from aotlm_runtime.manifest import Abi, Bytes, ModelFile
+from aotlm_runtime.bundle.manifest import Abi, Bytes, ModelFile
 
 HEADER_NAME = "aotlm_model.h"
 

@@ -10,10 +10,10 @@ from typing import Any
 from mlir import ir
 from mlir.dialects import arith
 
-from aotlm.emit import build as b
+from aotlm.emit import builder as b
+from aotlm.emit.plan_workspace import Buffer, Placement, Plan, Strided
 from aotlm.graph.dims import SYMBOLS, Dim, Linear
 from aotlm.graph.ir import Node
-from aotlm.passes.plan_workspace import Buffer, Placement, Plan, Strided
 
 
 @dataclass(frozen=True)

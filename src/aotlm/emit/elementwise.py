@@ -9,13 +9,13 @@ from mlir import ir
 from mlir.dialects import arith, linalg
 from mlir.dialects import math as math_dialect
 
-from aotlm.emit import build as b
+from aotlm.emit import builder as b
 from aotlm.emit import mathlib
 from aotlm.emit.context import FunctionContext, Rows, rows, token_dim
+from aotlm.emit.plan_workspace import Placement, Strided, contiguous, strided_view
 from aotlm.graph import ops
 from aotlm.graph.dims import add, scale
 from aotlm.graph.ir import Node, Op
-from aotlm.passes.plan_workspace import Placement, Strided, contiguous, strided_view
 
 Body = Callable[..., ir.Value]
 

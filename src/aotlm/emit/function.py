@@ -11,16 +11,16 @@ from typing import Any
 from mlir import ir
 from mlir.dialects import func, memref
 
-from aotlm.emit import build as b
+from aotlm.emit import builder as b
 from aotlm.emit.context import FunctionContext, Kernel
 from aotlm.emit.kernels import scratch_bytes
+from aotlm.emit.plan_workspace import Plan, plan_workspace
 from aotlm.emit.table import TABLE
 from aotlm.graph import ops
 from aotlm.graph.dims import C, Dim, T
 from aotlm.graph.ir import Node, TensorType
 from aotlm.graph.ops import POSITION_BLOCK
 from aotlm.partition.partition import Function, Program
-from aotlm.passes.plan_workspace import Plan, plan_workspace
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from typing import Any
 from mlir import ir
 from mlir.dialects import arith, func, memref
 
-from aotlm.emit import build as b
+from aotlm.emit import builder as b
 from aotlm.emit.context import FunctionContext
 from aotlm.emit.memory import emit_cache_write
+from aotlm.emit.plan_workspace import Placement
 from aotlm.graph import ops
 from aotlm.graph.dims import Dim, Linear, add, product, scale
 from aotlm.graph.ir import Node
-from aotlm.passes.plan_workspace import Placement
 from aotlm.weights.weight import Weight
 
 DECODE_BLOCK = 256  # positions of one partial result of decode attention

@@ -16,13 +16,13 @@ from typing import Final
 from mlir import ir
 from mlir.dialects import arith, func, memref, scf
 
-from aotlm.emit import build as b
+from aotlm.emit import builder as b
 from aotlm.emit.function import Signature, is_key_cache
+from aotlm.emit.plan_workspace import DTYPE_BYTES, Slots
 from aotlm.graph.dims import SYMBOLS, C, Dim, Linear, R, add, maximum, scale, substitute
 from aotlm.graph.ir import TensorType
 from aotlm.graph.ops import POSITION_BLOCK
 from aotlm.partition.partition import Call, Program, Value
-from aotlm.passes.plan_workspace import DTYPE_BYTES, Slots
 
 ERROR_CODES: Final[Mapping[int, str]] = {
     1: "the batch size is not 1",

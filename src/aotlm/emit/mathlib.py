@@ -14,7 +14,7 @@ from mlir import ir
 from mlir.dialects import arith
 from mlir.dialects import math as math_dialect
 
-from aotlm.emit.build import like
+from aotlm.emit.builder import like
 
 LOG2_E: Final = math.log2(math.e)
 # log2(e) in two f32 parts: x · log2(e) − round(x · log2(e)) stays exact for large x.

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from mlir import ir
 from mlir.dialects import arith, memref
 
-from aotlm.emit import build as b
+from aotlm.emit import builder as b
 from aotlm.emit import mathlib
 from aotlm.emit.context import FunctionContext, Rows, rows
 from aotlm.emit.elementwise import generic
+from aotlm.emit.plan_workspace import Strided, contiguous
 from aotlm.graph.dims import add
 from aotlm.graph.ir import Node
 from aotlm.graph.ops import POSITION_BLOCK
-from aotlm.passes.plan_workspace import Strided, contiguous
 from aotlm.weights.weight import Weight
 
 

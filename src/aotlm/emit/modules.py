@@ -11,6 +11,7 @@ from aotlm.emit.function import emit_functions
 from aotlm.emit.main import emit_main, plan_main
 from aotlm.graph.dims import Dim
 from aotlm.partition.partition import Program
+from aotlm.weights.file import WeightFilePlan
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,15 @@ class Modules:
     forward: str
     subgraph: str
     workspace_bytes: Dim
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """The four modules and the weight file's plan of a model, before anything is written."""
+
+    modules: Mapping[str, Modules]  # by entry
+    programs: Mapping[str, Program]
+    weights: WeightFilePlan
 
 
 def emit_modules(

@@ -9,7 +9,7 @@ from mlir import ir
 from mlir.dialects import arith, memref, vector
 from mlir.dialects import math as math_dialect
 
-from aotlm.emit import build as b
+from aotlm.emit import builder as b
 from aotlm.emit.context import FunctionContext, Rows, rows
 from aotlm.emit.elementwise import generic
 from aotlm.graph import ops

@@ -7,7 +7,7 @@ from typing import Any
 from mlir import ir
 from mlir.dialects import arith, func, memref, vector
 
-from aotlm.emit import build as b
+from aotlm.emit import builder as b
 from aotlm.kernels.tile import ROWS, Facts, Rows, Tile, lowest_block, read_facts
 from aotlm.targets import Target
 

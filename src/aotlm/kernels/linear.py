@@ -15,10 +15,10 @@ from typing import Any, Final
 from mlir import ir
 from mlir.dialects import arith, memref, vector
 
-from aotlm.emit import build as b
+from aotlm.emit import builder as b
 from aotlm.emit import mathlib
+from aotlm.kernels.epilogue import Operands, Store, take, widen_pairs
 from aotlm.kernels.packed import emit_packed
-from aotlm.kernels.store import Operands, Store, take, widen_pairs
 from aotlm.targets import Target
 from aotlm.weights.layouts import DTYPES
 

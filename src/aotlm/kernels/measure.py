@@ -20,7 +20,7 @@ from typing import Final
 from mlir import ir
 from mlir.dialects import arith, func, memref, vector
 
-from aotlm.emit import build as b
+from aotlm.emit import builder as b
 from aotlm.emit import mathlib
 from aotlm.kernels.linear import DOT_LANES, dot_product
 from aotlm.targets import Target

@@ -14,10 +14,10 @@ from typing import Any, Final
 from mlir import ir
 from mlir.dialects import arith, func, memref, vector
 
-from aotlm.emit import build as b
+from aotlm.emit import builder as b
 from aotlm.emit import mathlib
 from aotlm.emit.kernels import PACKED_BLOCK, PACKED_ROWS
-from aotlm.kernels.store import Operands, Store, widen_pairs
+from aotlm.kernels.epilogue import Operands, Store, widen_pairs
 from aotlm.weights.weight import GATE_GROUP
 
 # 6 × 16 keeps 12 of 16 registers of 256 bits as accumulators. 16 is a gate's group, too.

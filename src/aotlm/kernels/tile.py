@@ -16,10 +16,10 @@ from typing import Any, Final
 from mlir import ir
 from mlir.dialects import arith, memref, vector
 
-from aotlm.emit import build as b
+from aotlm.emit import builder as b
 from aotlm.emit import mathlib
 from aotlm.graph.ops import POSITION_BLOCK
-from aotlm.kernels.store import take
+from aotlm.kernels.epilogue import take
 
 LANES: Final = 16
 FAR: Final = -1.0e30  # the score of a masked position, and the first maximum

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from msgspec import structs
 
-from aotlm.buildrecord import UNKNOWN, origin, source_digest
 from aotlm.bundle import provenance
 from aotlm.bundle.package import package
 from aotlm.bundle.provenance import Artifact, Statement, read_provenance
 from aotlm.codegen.compile import compile_import
 from aotlm.errors import UsageError
-from aotlm.progress import Progress, shown, silent
+from aotlm.support.build_record import UNKNOWN, origin, source_digest
+from aotlm.support.progress import Progress, shown, silent
 
 # What a model is called when only its user knows where it lies.
 _LOCAL = "local"
@@ -78,7 +78,7 @@ def build_again(
         raise UsageError(
             "the provenance names no model, as it was a local one; say where it is with --model"
         )
-    from aotlm.compiler import import_model  # torch takes seconds to load
+    from aotlm.driver.compiler import import_model  # torch takes seconds to load
 
     revision = wanted.revision if model is None else None
     shutil.rmtree(out, ignore_errors=True)

@@ -5,7 +5,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from aotlm.buildrecord import ROOT
 from aotlm.errors import AotlmError
 from aotlm.repro.compare import bundle_digest
 from aotlm.repro.conditions import (
@@ -17,6 +16,7 @@ from aotlm.repro.conditions import (
     under,
 )
 from aotlm.repro.same import check_same
+from aotlm.support.build_record import ROOT
 
 BUILD = "model"  # the folder of a build, in each of the two
 

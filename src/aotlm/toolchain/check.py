@@ -1,8 +1,8 @@
 """The check of the installed toolchain against the pins."""
 
-from aotlm.buildrecord import installed_version, python_version, toolchain_versions
 from aotlm.codegen.tools import check_tools
 from aotlm.errors import AotlmError
+from aotlm.support.build_record import installed_version, python_version, toolchain_versions
 from aotlm.toolchain.pins import Pins, read_pins
 
 

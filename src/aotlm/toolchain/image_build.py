@@ -17,7 +17,7 @@ from docker.models.images import Image
 from requests.exceptions import RequestException
 
 from aotlm.errors import AotlmError
-from aotlm.progress import Progress
+from aotlm.support.progress import Progress
 
 _STEP = re.compile(r"Step (\d+)/(\d+) : (.*)")
 _COLOUR = re.compile(r"\x1b\[\d+m")  # the engine paints what a step writes to stderr

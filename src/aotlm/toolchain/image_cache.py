@@ -13,8 +13,8 @@ from docker.models.images import Image
 from requests.exceptions import RequestException
 
 from aotlm.errors import AotlmError
-from aotlm.outputs import new_file
-from aotlm.progress import note
+from aotlm.support.atomic import new_file
+from aotlm.support.progress import note
 
 _CHUNK_BYTES = 1 << 20
 # Of the toolchain's wheels, 3.2 GB: 1.2 GB in 29 s of CPU; level 9 makes it 1.1 GB in 110 s.

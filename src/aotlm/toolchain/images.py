@@ -12,7 +12,7 @@ from docker.errors import ImageNotFound
 from docker.models.images import Image
 
 from aotlm.errors import AotlmError
-from aotlm.progress import Progress
+from aotlm.support.progress import Progress
 from aotlm.toolchain.base_image import BaseImage, check_python, find_base
 from aotlm.toolchain.image_build import Member, build_image, bytes_member, file_member
 from aotlm.toolchain.image_cache import archive_path, keep_image, load_image

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from aotlm.errors import AotlmError
-from aotlm.outputs import new_file
+from aotlm.support.atomic import new_file
 from aotlm.toolchain.pins import PINS, ROOT, LockFile, read_pins
 
 # No index, path or option of this machine may enter the lock: hashes decide what is accepted.

@@ -9,14 +9,14 @@ from pathlib import Path
 from docker.models.images import Image
 
 from aotlm.errors import AotlmError, UsageError
-from aotlm.progress import shown
+from aotlm.support.progress import shown
 from aotlm.toolchain.check import check_toolchain
 from aotlm.toolchain.engine import Settings, connect, connect_or_none
 from aotlm.toolchain.image_build import Member
 from aotlm.toolchain.images import build_runtime, ensure_toolchain
 from aotlm.toolchain.wheelhouse import install_on_host
-from aotlm_runtime.bundle import MANIFEST, Bundle, open_bundle
-from aotlm_runtime.manifest import Manifest
+from aotlm_runtime.bundle.manifest import Manifest
+from aotlm_runtime.bundle.reader import MANIFEST, Bundle, open_bundle
 
 
 def prepare_toolchain(settings: Settings, cache: Path | None = None) -> None:

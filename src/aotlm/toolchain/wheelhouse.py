@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aotlm.errors import AotlmError
-from aotlm.progress import Progress, silent
+from aotlm.support.progress import Progress, silent
 from aotlm.toolchain.pins import DOCKER_DIR, LOCK_NAME, Locked
 
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")

@@ -21,10 +21,11 @@ from typing import Any, Final
 import numpy as np
 
 from aotlm.errors import AotlmError
-from aotlm.outputs import new_file
-from aotlm.progress import Progress, silent
+from aotlm.support.atomic import new_file
+from aotlm.support.progress import Progress, silent
 from aotlm.weights.weight import Reader, Source, Weight, pack
 
+WEIGHTS: Final = "weights.safetensors"  # its name in an import and in a bundle
 ALIGNMENT_BYTES: Final = 64
 DATA_ALIGNMENT_BYTES: Final = 4096
 LENGTH_BYTES: Final = 8  # a safetensors file starts with the header's length, u64 little-endian

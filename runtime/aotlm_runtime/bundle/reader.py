@@ -1,0 +1,295 @@
+"""Opens a bundle (a folder, a `.tar`, a `.tar.zst`) and gives out its files, verified."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aotlm_runtime.bundle.archive import read_members
+from aotlm_runtime.bundle.manifest import File, Manifest, decode_manifest
+from aotlm_runtime.errors import (
+    ArchiveInvalid,
+    BundleNotFound,
+    FileChanged,
+    FileMissing,
+    FileUnlisted,
+    ManifestInvalid,
+    WeightsInvalid,
+)
+from aotlm_runtime.host import memory
+
+MANIFEST = "manifest.json"
+# The one file that a manifest does not list: the signature covers the manifest too.
+SIGNATURE = "model.sig"
+PAD = ".pad"
+_CHUNK_BYTES = 1 << 22
+# A manifest is read before anything about it is known; none comes near this.
+_MAX_MANIFEST_BYTES = 1 << 26
+
+Progress = Callable[[int], object]
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Where the bytes of one of the bundle's files are."""
+
+    fd: int
+    offset: int
+    size_bytes: int
+
+
+class Bundle:
+    """An open bundle. Its files stay open until `close`; what was mapped stays valid after it."""
+
+    def __init__(self, name: str, extents: Mapping[str, Extent]) -> None:
+        self.name = name
+        self._extents = dict(extents)
+        self.manifest: Manifest = decode_manifest(self._read_manifest(), f"{name}/{MANIFEST}")
+        self._files = {file.path: file for file in self.manifest.files}
+        self._check_members()
+
+    def read(self, path: str) -> bytes:
+        """Return the bytes of a small file.
+
+        Raises:
+            FileChanged: they are not those that the manifest describes.
+        """
+        extent = self._extents[path]
+        data = os.pread(extent.fd, extent.size_bytes, extent.offset)
+        _compare(self._files[path], hashlib.sha256(data).hexdigest(), self.name)
+        return data
+
+    def extent(self, path: str) -> Extent:
+        """Return where the bytes of a file are, while the bundle is open."""
+        return self._extents[path]
+
+    def map_weights(self) -> NDArray[np.int8]:
+        """Return the weight file's data section, mapped: [weights_size_bytes] i8.
+
+        Raises:
+            WeightsInvalid: it does not start at a page, or has another size than the ABI says.
+        """
+        extent = self._extents[self.manifest.weights]
+        header = int.from_bytes(os.pread(extent.fd, 8, extent.offset), "little") + 8
+        if extent.offset % memory.PAGE or header % memory.PAGE:
+            raise WeightsInvalid(
+                f"the weights in {self.name} start at byte {extent.offset} + {header}, but must "
+                f"start at multiples of {memory.PAGE} to be mapped; package the model again"
+            )
+        wanted = self.manifest.abi.weights_size_bytes
+        if extent.size_bytes - header != wanted:
+            raise WeightsInvalid(
+                f"the weights in {self.name} have {extent.size_bytes - header} bytes, but the "
+                f"compiled code reads {wanted}; package the model again"
+            )
+        return memory.map_file(extent.fd, extent.offset + header, wanted)
+
+    def verify(self, progress: Progress = lambda n_bytes: None) -> None:
+        """Compare every file with the manifest; `progress` is told the bytes of each step.
+
+        Raises:
+            FileChanged: a file's digest is not the manifest's.
+        """
+        for file in self.manifest.files:
+            digest = _digest(self._extents[file.path], progress)
+            _compare(file, digest, self.name)
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether a signature lies in the bundle; nothing is said about its truth."""
+        return SIGNATURE in self._extents
+
+    def unpack(self, folder: Path) -> None:
+        """Write every file of the bundle, as it is, below a new folder."""
+        for path, extent in sorted(self._extents.items()):
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("xb") as file:
+                for begin in range(0, extent.size_bytes, _CHUNK_BYTES):
+                    size = min(_CHUNK_BYTES, extent.size_bytes - begin)
+                    file.write(os.pread(extent.fd, size, extent.offset + begin))
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes that `verify` reads."""
+        return sum(file.size_bytes for file in self.manifest.files)
+
+    def close(self) -> None:
+        """Close the files; the bundle gives out nothing after it."""
+        for fd in sorted({extent.fd for extent in self._extents.values()}):
+            os.close(fd)
+        self._extents = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _read_manifest(self) -> bytes:
+        extent = self._extents.get(MANIFEST)
+        if extent is None:
+            raise BundleNotFound(
+                f"{self.name} holds no {MANIFEST}, so it is no bundle; "
+                "give the folder or archive that the packaging step wrote"
+            )
+        if extent.size_bytes > _MAX_MANIFEST_BYTES:
+            raise ManifestInvalid(
+                f"{self.name}/{MANIFEST} has {extent.size_bytes} bytes, but at most "
+                f"{_MAX_MANIFEST_BYTES} are read; get the bundle again"
+            )
+        return os.pread(extent.fd, extent.size_bytes, extent.offset)
+
+    def _check_members(self) -> None:
+        """Compare the names and sizes with the manifest, which costs nothing."""
+        for path in sorted(self._extents):
+            if path not in self._files and path not in (MANIFEST, SIGNATURE):
+                raise FileUnlisted(
+                    f"{self.name} holds '{path}', which its manifest does not list; "
+                    "remove the file or get the bundle again"
+                )
+        for file in self.manifest.files:
+            extent = self._extents.get(file.path)
+            if extent is None:
+                raise FileMissing(
+                    f"{self.name} lacks '{file.path}', which its manifest lists; "
+                    "get the bundle again"
+                )
+            if extent.size_bytes != file.size_bytes:
+                raise FileChanged(
+                    f"'{file.path}' in {self.name} has {extent.size_bytes} bytes, but the "
+                    f"manifest says {file.size_bytes}; get the bundle again"
+                )
+
+
+def open_bundle(path: str | Path) -> Bundle:
+    """Open the bundle at `path` and compare its list of files with its manifest.
+
+    Raises:
+        AotlmRuntimeError: a subclass that says what is wrong.
+    """
+    path = Path(path)
+    if path.is_dir():
+        extents = _open_folder(path)
+    elif path.is_file():
+        extents = _open_archive(path)
+    else:
+        raise BundleNotFound(
+            f"no bundle at {path}; give the folder or archive that the packaging step wrote"
+        )
+    try:
+        return Bundle(str(path), extents)
+    except BaseException:
+        for fd in sorted({extent.fd for extent in extents.values()}):
+            os.close(fd)
+        raise
+
+
+def _open_folder(folder: Path) -> dict[str, Extent]:
+    """Open every file in a folder; links, sockets and the like are as wrong as unlisted files."""
+    extents: dict[str, Extent] = {}
+    for parent, folders, names in os.walk(folder):
+        for name in sorted([*folders, *names]):
+            path = Path(parent, name)
+            relative = path.relative_to(folder).as_posix()
+            if path.is_symlink() or not (path.is_dir() or path.is_file()):
+                raise FileUnlisted(
+                    f"{folder} holds '{relative}', which is not a regular file; "
+                    "remove it or get the bundle again"
+                )
+            if path.is_file():
+                fd = _open(path)
+                extents[relative] = Extent(fd, 0, os.fstat(fd).st_size)
+    return extents
+
+
+def _open_archive(path: Path) -> dict[str, Extent]:
+    fd = _open(path)
+    if os.pread(fd, 4, 0) == b"\x28\xb5\x2f\xfd":  # the magic number of a Zstandard frame
+        fd = _decompress(fd, path)
+    members = read_members(fd, str(path))
+    pad = members.get(PAD)
+    if pad and (pad.size_bytes > memory.PAGE or any(os.pread(fd, pad.size_bytes, pad.offset))):
+        raise ArchiveInvalid(
+            f"{path} holds bytes in {PAD}, which only aligns the weights; get the archive again"
+        )
+    return {
+        member.path: Extent(fd, member.offset, member.size_bytes)
+        for member in members.values()
+        if member.path != PAD
+    }
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise BundleNotFound(
+            f"cannot read {path}: {error.strerror}; check its owner and mode"
+        ) from error
+
+
+def _decompress(fd: int, path: Path) -> int:
+    """Return a file that holds the decompressed archive and has no name, so it cannot stay."""
+    import zstandard
+
+    folder = _cache_folder()
+    try:
+        with os.fdopen(fd, "rb") as source, tempfile.TemporaryFile(dir=folder) as plain:
+            zstandard.ZstdDecompressor().copy_stream(source, plain)
+            plain.flush()
+            return os.dup(plain.fileno())
+    except zstandard.ZstdError as error:
+        raise ArchiveInvalid(f"cannot decompress {path}: {error}; get the archive again") from error
+    except OSError as error:
+        raise ArchiveInvalid(
+            f"cannot decompress {path} into {folder}: {error.strerror}; "
+            "make room there or set XDG_CACHE_HOME to another folder"
+        ) from error
+
+
+def _cache_folder() -> Path:
+    """Return a folder on a disk: /tmp is often memory, and the weights may not fit there."""
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = root / "aotlm"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return Path(tempfile.gettempdir())
+    return folder
+
+
+def _digest(extent: Extent, progress: Progress) -> str:
+    """Hash through mappings, at twice the speed of reading into a buffer.
+
+    Each is of one chunk only: what was hashed does not stay in the process's memory.
+    """
+    digest = hashlib.sha256()
+    skipped = extent.offset % memory.PAGE
+    end = extent.offset + extent.size_bytes
+    for begin in range(extent.offset - skipped, end, _CHUNK_BYTES):
+        chunk = memory.map_file(extent.fd, begin, min(_CHUNK_BYTES, end - begin))[skipped:]
+        skipped = 0
+        digest.update(chunk.data)
+        progress(len(chunk))
+    return digest.hexdigest()
+
+
+def _compare(file: File, digest: str, name: str) -> None:
+    if digest != file.sha256:
+        raise FileChanged(
+            f"'{file.path}' in {name} was edited or damaged: its sha256 is {digest}, but the "
+            f"manifest says {file.sha256}; get the bundle again"
+        )

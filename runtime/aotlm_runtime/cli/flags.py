@@ -1,0 +1,149 @@
+"""The flags of the commands, in groups that commands share."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from aotlm_runtime.generate.sampling import Sampling
+    from aotlm_runtime.generate.stream import Options
+
+Kind = Literal["text", "texts", "count", "number", "on", "off"]
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag: `--name METAVAR`; `texts` can be repeated, `on` and `off` are the default's switch.
+
+    `count` is a whole number from `least` on.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    metavar: str | None = None
+    choices: tuple[str, ...] | None = None
+    least: int = 1
+
+
+LOADING = (
+    Flag("threads", "count", "default: the physical cores that this process may use", "N"),
+    Flag("context", "count", "tokens kept; default: the model's, up to 4096", "N"),
+    Flag("kv-dtype", "text", "dtype of the cache, where the bundle offers it", "DTYPE"),
+)
+ANSWER = (
+    Flag("system", "text", "what the model is told first", "TEXT"),
+    Flag("raw", "off", "continue the text, without the chat template"),
+    Flag("max-tokens", "count", "end an answer after N tokens", "N"),
+    Flag("stop", "texts", "end an answer before this text; can be repeated", "TEXT"),
+    Flag("think", "text", "what to do with thinking; default: show", choices=("show", "hide")),
+    Flag("stats", "on", "print figures after an answer"),
+)
+SAMPLING = (
+    Flag("temperature", "number", "above 0: draw tokens at random; default: 0, greedy", "T"),
+    Flag("top-k", "count", "draw from the K likeliest tokens; default: 0, all", "K", least=0),
+    Flag("top-p", "number", "draw from the likeliest tokens that reach the share P", "P"),
+    Flag("min-p", "number", "draw from tokens with P times the likeliest's probability", "P"),
+    Flag("repeat-penalty", "number", "above 1: make tokens that were there less likely", "R"),
+    Flag("seed", "count", "draw the same tokens each time", "N", least=0),
+)
+SERVING = (
+    Flag("host", "text", "the address to listen on; default: 127.0.0.1", "ADDRESS"),
+    Flag("port", "count", "default: 8080; 0 takes a free one", "N", least=0),
+    Flag("api-key", "text", "ask for this key; default: $AOTLM_API_KEY, or none", "KEY"),
+    Flag("name", "text", "the model's name; default: the bundle's", "NAME"),
+    Flag("sessions", "count", "answers at a time; default: up to 8, as memory allows", "N"),
+    Flag("queue", "count", "requests that may wait; default: 64", "N", least=0),
+)
+BENCH = (
+    Flag("json", "off", "print the figures as JSON"),
+    Flag("repeat", "count", "pairs of a decode step and its limit; default: 100", "N"),
+    Flag("seconds", "count", "time for a prefill's pairs, at least 3 of them; default: 20", "S"),
+)
+DEBUG = (Flag("debug", "off", "print a traceback with an error"),)
+CHAT = (*ANSWER, *SAMPLING, *LOADING)
+RUN = (
+    Flag("prompt", "text", "answer this and leave; - reads standard input", "TEXT"),
+    Flag("json", "off", "print the answer as one line of JSON"),
+    *CHAT,
+)
+
+
+def add_flags(parser: argparse.ArgumentParser, flags: Sequence[Flag]) -> None:
+    """Add flags to a parser; those that are not given are None, False, True or empty."""
+    for flag in flags:
+        name = f"--{flag.name}"
+        if flag.kind == "on":
+            switch = argparse.BooleanOptionalAction
+            parser.add_argument(name, action=switch, default=True, help=flag.help)
+        elif flag.kind == "off":
+            parser.add_argument(name, action="store_true", help=flag.help)
+        elif flag.kind == "texts":
+            parser.add_argument(
+                name, action="append", default=[], metavar=flag.metavar, help=flag.help
+            )
+        else:
+            parser.add_argument(
+                name,
+                type=_Reader(flag),
+                choices=flag.choices,
+                metavar=flag.metavar,
+                help=flag.help,
+            )
+
+
+def read_options(arguments: argparse.Namespace) -> "Options":
+    """Return what the flags of ANSWER and SAMPLING ask for.
+
+    Raises:
+        OptionInvalid: a value is outside its range.
+    """
+    from aotlm_runtime.generate.stream import Options
+
+    return Options(
+        max_tokens=arguments.max_tokens,
+        stop=tuple(arguments.stop),
+        sampling=read_sampling(arguments),
+    )
+
+
+def read_sampling(arguments: argparse.Namespace) -> "Sampling":
+    """Return what the flags of SAMPLING ask for.
+
+    Raises:
+        OptionInvalid: a value is outside its range.
+    """
+    from aotlm_runtime.generate.sampling import Sampling
+
+    names = [flag.name.replace("-", "_") for flag in SAMPLING]
+    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    return Sampling(**given)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads a flag's value; argparse prints its sentence when that is wrong."""
+
+    flag: Flag
+
+    def __call__(self, text: str) -> str | int | float:
+        return read_value(self.flag, text)
+
+
+def read_value(flag: Flag, text: str) -> str | int | float:
+    """Return the value that `text` is for a flag.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no number, or too small.
+    """
+    if flag.kind == "text":
+        return text
+    try:
+        value = int(text) if flag.kind == "count" else float(text)
+    except ValueError:
+        value = None
+    if value is None or (flag.kind == "count" and value < flag.least):
+        wanted = f"a whole number from {flag.least} on" if flag.kind == "count" else "a number"
+        raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
+    return value

@@ -1,0 +1,177 @@
+"""Loads the compiled model for this CPU and calls its two entry points."""
+
+import ctypes
+import tempfile
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aotlm_runtime.bundle.manifest import Abi, Library
+from aotlm_runtime.errors import CallFailed, CpuUnsupported, LibraryInvalid
+
+Entry = Literal["prefill", "decode"]
+
+
+def choose_library(libraries: Sequence[Library], features: Iterable[str]) -> Library:
+    """Return the library that uses the most of a CPU's features and none that it lacks.
+
+    Raises:
+        CpuUnsupported: every library needs something that the CPU lacks.
+    """
+    present = frozenset(features)
+    usable = [library for library in libraries if present.issuperset(library.features)]
+    if usable:
+        return max(usable, key=lambda library: (len(library.features), library.target))
+    missing = "; ".join(
+        f"{library.target} needs {', '.join(sorted(set(library.features) - present))}"
+        for library in libraries
+    )
+    raise CpuUnsupported(
+        f"this CPU cannot run the bundle: {missing or 'it holds no library'}; "
+        "get a bundle that was compiled for an older CPU"
+    )
+
+
+class CompiledModel:
+    """The shared library of a bundle, loaded.
+
+    `prefill` and `decode` take the buffers of a session; nothing is copied.
+    """
+
+    def __init__(self, shared: bytes, abi: Abi) -> None:
+        """Load the library whose file holds `shared`.
+
+        Raises:
+            LibraryInvalid: it cannot be loaded, or was compiled for another manifest.
+        """
+        self._codes = abi.error_codes
+        loaded = _load(shared)
+        try:
+            digest = loaded.aotlm_abi_digest
+            self._set_threads = loaded.aotlm_set_threads
+            self._entries: dict[Entry, Any] = {
+                "prefill": loaded[abi.prefill],
+                "decode": loaded[abi.decode],
+            }
+        except AttributeError as error:
+            raise LibraryInvalid(
+                f"the compiled library lacks a function: {error}; compile the model again"
+            ) from error
+        self._loaded = loaded
+        digest.restype = ctypes.c_char_p
+        found = (digest() or b"").decode("ascii", "replace")
+        if found != abi.digest:
+            raise LibraryInvalid(
+                f"the compiled library has the ABI digest {found}, but the manifest says "
+                f"{abi.digest}; compile and package the model again"
+            )
+        self._set_threads.argtypes = [ctypes.c_int32]
+        self._set_threads.restype = None
+        for function in self._entries.values():
+            function.argtypes = [ctypes.c_void_p] * 6
+            function.restype = ctypes.c_int32
+
+    def set_threads(self, n_threads: int) -> None:
+        """Set the number of threads of all later calls, the caller's own included."""
+        self._set_threads(n_threads)
+
+    def address(self, name: str) -> int:
+        """Return where a function of the library lies in memory."""
+        return ctypes.cast(self._loaded[name], ctypes.c_void_p).value or 0
+
+    def set_profile(self, entries: NDArray[np.uint64] | None) -> None:
+        """From now on add each parallel region to `entries`, zeros of [n, 4] u64; None ends that.
+
+        An entry is (address of the region's function, calls, ns that the calling thread spent, ns
+        of its own share of the work). Only one thread may call compiled code meanwhile.
+        """
+        pointer = None if entries is None else ctypes.c_void_p(entries.ctypes.data)
+        self._loaded.aotlm_set_profile(pointer, 0 if entries is None else len(entries))
+
+    def can_measure(self, name: str) -> bool:
+        """Say whether the library has `measure_<name>`; see `measure`."""
+        return hasattr(self._loaded, f"_mlir_ciface_measure_{name}")
+
+    def measure(self, name: str, *buffers: NDArray[Any]) -> None:
+        """Call a function that uses the machine as far as it goes, on the library's threads.
+
+        read: [bytes] i8, ranges [n, 2] i64 of (offset, size) in bytes, sums [n] i64. fma, and dot
+        where `can_measure` says so: turns [n] i64 of the inner loop, sums [n] f32 to start with.
+
+        Raises:
+            LibraryInvalid: the library has no such function.
+        """
+        if not self.can_measure(name):
+            raise LibraryInvalid(
+                f"the compiled library cannot measure {name}: it was made by an earlier version; "
+                "compile and package the model again"
+            )
+        function = self._loaded[f"_mlir_ciface_measure_{name}"]
+        function.restype = None
+        function(*(ctypes.byref(describe(buffer)) for buffer in buffers))
+
+    def forward(self, entry: Entry, *buffers: NDArray[Any]) -> None:
+        """Call an entry point with weights, tokens, positions, state, workspace and logits.
+
+        Shapes: [bytes] i8, [1, T] i64, [1] i64, [1, bytes] i8, [bytes] i8, [1, R, V] f32.
+
+        Raises:
+            CallFailed: it returned an error code; no buffer was written then.
+        """
+        descriptors = [describe(buffer) for buffer in buffers]
+        code = self._entries[entry](*map(ctypes.addressof, descriptors))
+        if code:
+            meaning = self._codes.get(str(code), "the manifest does not say what that means")
+            tokens, positions = buffers[1], buffers[2]
+            raise CallFailed(
+                f"{entry} of {tokens.shape[-1]} tokens at position {int(positions[0])} failed "
+                f"with code {code}: {meaning}"
+            )
+
+
+def describe(array: NDArray[Any]) -> Any:
+    """Return the MLIR memref descriptor of a C-contiguous array; strides count elements."""
+    descriptor = _descriptor_type(array.ndim)()
+    descriptor.allocated = descriptor.aligned = array.ctypes.data
+    descriptor.sizes[:] = array.shape
+    stride = 1
+    for axis in reversed(range(array.ndim)):
+        descriptor.strides[axis] = stride
+        stride *= array.shape[axis]
+    return descriptor
+
+
+@cache
+def _descriptor_type(rank: int) -> Any:
+    class Memref(ctypes.Structure):
+        _fields_ = [
+            ("allocated", ctypes.c_void_p),
+            ("aligned", ctypes.c_void_p),
+            ("offset", ctypes.c_int64),
+            ("sizes", ctypes.c_int64 * rank),
+            ("strides", ctypes.c_int64 * rank),
+        ]
+
+    return Memref
+
+
+def _load(shared: bytes) -> Any:
+    """Load a library from a private copy, which needs no name after it.
+
+    The copy makes what was verified and what runs the same bytes, and gives each model threads
+    of its own: the loader would return an already loaded library for an equal path.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="aotlm-") as folder:
+            path = Path(folder, "libaotlm_model.so")
+            path.write_bytes(shared)
+            return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise LibraryInvalid(
+            f"cannot load the compiled library: {error}; check that TMPDIR allows execution "
+            "and that this machine has the architecture that the bundle is for"
+        ) from error

@@ -1,0 +1,234 @@
+"""One sequence of tokens: its buffers, its position, and the calls that extend it."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aotlm_runtime.bundle.manifest import Abi
+from aotlm_runtime.compiled.library import Entry
+from aotlm_runtime.errors import ContextExceeded, OptionInvalid, PromptInvalid
+from aotlm_runtime.host import memory
+
+# Scoring asks for logits of every token; chunks of this size bound the memory of the rows.
+SCORE_CHUNK_TOKENS = 64
+
+Logits = NDArray[np.float32]
+
+
+class Forward(Protocol):
+    """What a session needs of the compiled model; a stub stands in for it in tests."""
+
+    def set_threads(self, n_threads: int) -> None:
+        """Set the number of threads of later calls."""
+
+    def forward(self, entry: Entry, *buffers: NDArray[Any]) -> None:
+        """Run one call on the buffers; see `library.CompiledModel.forward`."""
+
+
+class Session:
+    """A sequence of tokens and its cache. Owns every buffer: state, workspace and logits.
+
+    Logits that a method returns are a view of the session's buffer, valid until the next call.
+    """
+
+    def __init__(
+        self,
+        compiled: Forward,
+        abi: Abi,
+        weights: NDArray[np.int8],
+        vocab_size: int,
+        context: int,
+        threads: int,
+    ) -> None:
+        self.context = context
+        self.threads = threads
+        self.tokens: list[int] = []
+        self.compiled = compiled
+        self._abi = abi
+        self.weights = weights
+        self._max_chunk = abi.max_chunk_tokens
+        self.is_rewindable = all(tensor.rewindable for tensor in abi.state)
+        length = -(-context // abi.position_block) * abi.position_block
+        self._state = memory.zeros(length * abi.state_bytes_per_position)[None]
+        self._workspace = memory.zeros(_workspace_bytes(abi, length, threads))
+        rows = min(SCORE_CHUNK_TOKENS, self._max_chunk)
+        self._logits = memory.zeros(4 * rows * vocab_size).view(np.float32).reshape(rows, -1)
+        compiled.set_threads(threads)
+
+    def sibling(self, compiled: Forward) -> "Session":
+        """Return an empty session on the same model, which `compiled` calls.
+
+        The two share the workspace, so their calls must not overlap.
+        """
+        other = copy.copy(self)
+        other.tokens = []
+        other.compiled = compiled
+        other._state = memory.zeros(self._state.nbytes)[None]
+        other._logits = memory.zeros(self._logits.nbytes).view(np.float32)
+        other._logits = other._logits.reshape(self._logits.shape)
+        return other
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the cache when it is full."""
+        return self._state.nbytes
+
+    @property
+    def position(self) -> int:
+        """The number of tokens in the cache, which is the next token's position."""
+        return len(self.tokens)
+
+    def prefill(self, ids: Sequence[int]) -> Logits:
+        """Append tokens, in chunks; return the logits after the last one: [V] f32.
+
+        Raises:
+            ContextExceeded: they do not fit; nothing was computed then.
+            PromptInvalid: there are none.
+        """
+        self.check_room(ids)
+        last = (len(ids) - 1) // self._max_chunk * self._max_chunk
+        for start in range(0, last, self._max_chunk):
+            self._call("prefill", ids[start : start + self._max_chunk], n_rows=0)
+        return self._call("prefill", ids[last:], n_rows=1).reshape(-1)
+
+    def score(self, ids: Sequence[int]) -> Iterator[Logits]:
+        """Append tokens and yield the logits after each, some rows at a time: [rows, V] f32.
+
+        Raises:
+            ContextExceeded: they do not fit; nothing was computed then.
+            PromptInvalid: there are none.
+        """
+        self.check_room(ids)
+        for start in range(0, len(ids), len(self._logits)):
+            chunk = ids[start : start + len(self._logits)]
+            yield self._call("prefill", chunk, n_rows=len(chunk))
+
+    def decode(self, token: int) -> Logits:
+        """Append one token and return the logits after it: [V] f32.
+
+        Raises:
+            ContextExceeded: the context is full.
+        """
+        self.check_room([token])
+        return self._call("decode", [token], n_rows=1).reshape(-1)
+
+    def pretend(self, n_tokens: int) -> None:
+        """Hold `n_tokens` tokens that were never computed, for measurements at that depth."""
+        self._state[...] = 0x2C  # a small number in every dtype of a cache
+        self.tokens = [0] * n_tokens
+
+    def rewind(self, position: int) -> None:
+        """Forget the tokens from `position` on; state that cannot be rewound is computed again.
+
+        Raises:
+            OptionInvalid: the session has not reached that position.
+        """
+        if not 0 <= position <= self.position:
+            raise OptionInvalid(
+                f"cannot rewind to position {position}: the session is at {self.position}; "
+                "name an earlier position"
+            )
+        kept = self.tokens[:position]
+        if self.is_rewindable or position == len(self.tokens):
+            self.tokens = kept
+            return
+        self.tokens = []
+        memory.clear(self._state)
+        if kept:
+            self.prefill(kept)
+
+    def reuse(self, ids: Sequence[int]) -> int:
+        """Rewind to the longest prefix shared with `ids`; return its length.
+
+        At least the last of `ids` is left to prefill, so that its logits can be had. A state that
+        cannot be rewound is only kept if all of it is shared.
+
+        Raises:
+            ContextExceeded: `ids` do not fit the context; the session is unchanged.
+            PromptInvalid: there are none.
+        """
+        self.check_room(ids, position=0)
+        shared = common_prefix(self.tokens, ids[:-1])
+        if not self.is_rewindable and shared < self.position:
+            shared = 0
+        self.rewind(shared)
+        return shared
+
+    def copy_prefix(self, other: "Session", n_tokens: int) -> None:
+        """Take over a sibling's first tokens and their state, in place of what is here.
+
+        Raises:
+            OptionInvalid: the state cannot be cut at a position.
+        """
+        if not self.is_rewindable:
+            raise OptionInvalid("the model's state cannot be cut at a position; prefill the tokens")
+        tokens = other.tokens[:n_tokens]
+        own, theirs = self._state_before(len(tokens)), other._state_before(len(tokens))
+        for target, source in zip(own, theirs, strict=True):
+            target[...] = source
+        self.tokens = tokens
+
+    def _state_before(self, n_tokens: int) -> Iterator[NDArray[np.int8]]:
+        """Yield the part of each tensor of the state that holds the first positions."""
+        length = self._state.nbytes // self._abi.state_bytes_per_position
+        for tensor in self._abi.state:
+            start = tensor.offset_bytes_per_position * length
+            stored = self._state[0, start : start + tensor.size_bytes_per_position * length]
+            axis = next(i for i, size in enumerate(tensor.shape) if isinstance(size, str))
+            per_row = int(str(tensor.shape[axis]).removeprefix("C/").replace("C", "1"))
+            sizes = [size for size in tensor.shape[:axis] if isinstance(size, int)]
+            rows = stored.reshape(*sizes, length // per_row, -1)
+            yield rows[..., : -(-n_tokens // per_row), :]
+
+    def check_room(self, ids: Sequence[int], position: int | None = None) -> None:
+        """Check that `ids` fit behind `position`, by default behind what the session holds.
+
+        Raises:
+            ContextExceeded: they do not.
+            PromptInvalid: there are none.
+        """
+        position = self.position if position is None else position
+        if not ids:
+            raise PromptInvalid("the prompt has no tokens; give at least one word")
+        if position + len(ids) > self.context:
+            after = f" after {position} earlier ones" if position else ""
+            raise ContextExceeded(
+                f"the prompt has {len(ids)} tokens{after}, but the context holds {self.context}; "
+                "shorten it or load the model with a longer context"
+            )
+
+    def _call(self, entry: Entry, ids: Sequence[int], n_rows: int) -> Logits:
+        logits = self._logits[:n_rows]
+        self.compiled.forward(
+            entry,
+            self.weights,
+            np.array([ids], np.int64),
+            np.array([self.position], np.int64),
+            self._state,
+            self._workspace,
+            logits[None],
+        )
+        self.tokens.extend(ids)
+        return logits
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return the number of ids that two sequences share from their start."""
+    for index, (left, right) in enumerate(zip(a, b, strict=False)):
+        if left != right:
+            return index
+    return min(len(a), len(b))
+
+
+def _workspace_bytes(abi: Abi, length: int, threads: int) -> int:
+    """Return the bytes that the largest call of a session needs."""
+    chunk = min(abi.max_chunk_tokens, length)
+    rows = min(SCORE_CHUNK_TOKENS, chunk)
+    return max(
+        abi.prefill_workspace.at(T=chunk, R=1, C=length, threads=threads),
+        abi.prefill_workspace.at(T=rows, R=rows, C=length, threads=threads),
+        abi.decode_workspace.at(T=1, R=1, C=length, threads=threads),
+    )

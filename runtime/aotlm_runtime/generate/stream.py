@@ -1,0 +1,95 @@
+"""Turns generated tokens into the pieces of text that a reader sees."""
+
+from collections.abc import Generator, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from aotlm_runtime.errors import OptionInvalid
+from aotlm_runtime.generate.loop import FinishReason, Token
+from aotlm_runtime.generate.sampling import Sampling
+from aotlm_runtime.text.detokenizer import Detokenizer
+from aotlm_runtime.text.stop_strings import Stops
+from aotlm_runtime.text.thinking import Part, Splitter
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of one answer.
+
+    It ends before the first `stop` string that is complete; thinking is not searched for them. With
+    `n_logprobs`, which can be 0, tokens carry their log probability and that many alternatives.
+    Without `splits_thinking`, thinking and its tags are text like any other.
+
+    Raises:
+        OptionInvalid: a value is outside its range.
+    """
+
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    sampling: Sampling = Sampling()
+    n_logprobs: int | None = None
+    splits_thinking: bool = True
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise OptionInvalid(f"cannot generate {self.max_tokens} tokens; ask for at least 1")
+        if "" in self.stop:
+            raise OptionInvalid("a stop string is empty, so no answer could start; leave it out")
+        if self.n_logprobs is not None and self.n_logprobs < 0:
+            raise OptionInvalid(
+                f"cannot give {self.n_logprobs} log probabilities; ask for 0 or more"
+            )
+
+
+DEFAULT = Options()
+
+
+class Piece(NamedTuple):
+    """Whole characters, without tags and stop strings, and the tokens that completed them.
+
+    Every token is in one piece. Text can be empty where tokens came to nothing, and a piece can
+    have no tokens where those of the one before completed it too.
+    """
+
+    text: str
+    is_thinking: bool
+    tokens: tuple[Token, ...]
+
+
+def pieces(
+    tokens: Generator[Token, None, FinishReason],
+    detokenizer: Detokenizer,
+    splitter: Splitter,
+    stops: Stops,
+) -> Generator[Piece, None, FinishReason]:
+    """Yield the text of `tokens` as it is certain, and return why it ended."""
+    waiting: list[Token] = []
+    is_thinking = False
+
+    def shown(parts: Iterator[Part]) -> Iterator[Piece]:
+        nonlocal is_thinking
+        for text, is_thinking in parts:
+            certain = text if is_thinking else stops.push(text)
+            if certain:
+                yield Piece(certain, is_thinking, tuple(waiting))
+                waiting.clear()
+            if stops.is_found:
+                return
+
+    reason: FinishReason | None = None
+    while reason is None:
+        try:
+            token = next(tokens)
+        except StopIteration as end:
+            reason = end.value
+            yield from shown(splitter.push(detokenizer.finish()))
+            yield from shown(splitter.finish())
+        else:
+            waiting.append(token)
+            yield from shown(splitter.push(detokenizer.push(token.id)))
+        if stops.is_found:
+            reason = "stop"
+    rest = stops.finish()
+    if rest or waiting:
+        yield Piece(rest, is_thinking and not rest, tuple(waiting))
+    return reason

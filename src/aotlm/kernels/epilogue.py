@@ -1,0 +1,205 @@
+"""What a linear kernel works on, and the epilogue in its store.
+
+bias, then gate · up, then the activation, scale and softcap, then the residual: all in f32, in this
+order, on the tile that is still in registers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from mlir import ir
+from mlir.dialects import arith, memref, vector
+
+from aotlm.emit import builder as b
+from aotlm.emit import mathlib
+from aotlm.weights.layouts import DTYPES, LAYOUTS
+from aotlm.weights.weight import GATE_GROUP
+
+_LINE_BYTES: Final = 64
+
+
+class Operands:
+    """A linear kernel's facts and arguments: x [M, K] f32 (bf16 for bf16 weights), w in its
+    layout, bias [N] f32 if any, residual [M, n_out] f32 if any, y [M, n_out] f32, and the scratch
+    for packed rows where M can be more than 1."""
+
+    def __init__(self, facts: dict[str, Any], arguments: list[ir.Value]) -> None:
+        self.facts = facts
+        self.n, self.k, self.n_out = facts["n"], facts["k"], facts["n_out"]
+        self.layout = LAYOUTS[facts["layout"], facts["weight"]]
+        left = list(arguments)
+        self.x, self.w = left.pop(0), left.pop(0)
+        self.bias = left.pop(0) if facts.get("bias") else None
+        self.residual = left.pop(0) if facts.get("residual") else None
+        self.y, *scratch = left
+        self.scratch = scratch[0] if scratch else None
+        self.line = _LINE_BYTES // DTYPES[facts["weight"]].itemsize
+        if self.layout.k_pack > 1:
+            self.w = _flat_packs(self.w)
+
+    @property
+    def n_rows(self) -> ir.Value:
+        """Return M."""
+        return memref.dim(self.x, b.index(0))
+
+    @property
+    def n_panels(self) -> int:
+        """Return the panels of w; the last one may have columns that do not exist."""
+        return -(-self.n // self.layout.panel)
+
+    def flat_weights(self) -> ir.Value:
+        """Return w in one dimension."""
+        n_elements = math.prod(ir.MemRefType(self.w.type).shape)
+        return b.reinterpret(self.w, self.facts["weight"], 0, [n_elements], [1])
+
+    def panel_start(self, p: ir.Value) -> ir.Value:
+        """Return where panel p begins in the flat weights."""
+        return arith.muli(p, b.index(math.prod(ir.MemRefType(self.w.type).shape[1:])))
+
+    def prefetch(self, flat: ir.Value, start: ir.Value, n: int, locality: int) -> None:
+        """Ask for n of the flat weights, which may end behind the last one."""
+        for element in range(0, n, self.line):
+            memref.PrefetchOp(flat, [b.plus(start, element)], False, locality, True)
+
+
+def widen_pairs(w: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Return the even and the odd elements of bf16 pairs [2 · columns], each [columns] f32."""
+    columns = ir.VectorType(w.type).shape[0] // 2
+    ints, floats = b.vector_type(columns, "i32"), b.vector_type(columns, "f32")
+    pairs = vector.bitcast(ints, w)
+    even = arith.shli(pairs, b.like(16, ints))
+    odd = arith.andi(pairs, b.like(-65536, ints))
+    return arith.bitcast(floats, even), arith.bitcast(floats, odd)
+
+
+def _flat_packs(w: ir.Value) -> ir.Value:
+    """Return [P, K/2, 32, 2] as [P, K/2, 64]."""
+    shape = ir.MemRefType(w.type).shape
+    type_ = ir.MemRefType.get([*shape[:2], shape[2] * shape[3]], ir.MemRefType(w.type).element_type)
+    groups = ir.ArrayAttr.get(
+        [ir.Attribute.parse(f"[{g}]") for g in ("0 : i64", "1 : i64", "2 : i64, 3 : i64")]
+    )
+    return ir.Operation.create(
+        "memref.collapse_shape", results=[type_], operands=[w], attributes={"reassociation": groups}
+    ).results[0]
+
+
+def take(x: ir.Value, first: int, n: int) -> ir.Value:
+    """Return n neighbouring elements of a vector."""
+    type_ = ir.VectorType.get([n], ir.VectorType(x.type).element_type)
+    if ir.VectorType(x.type).shape[0] == n:
+        return x
+    return vector.extract_strided_slice(type_, x, [first], [n], [1])
+
+
+class Store:
+    """The epilogue of one tile, and the store of its columns that exist."""
+
+    def __init__(
+        self, linear: Operands, rows: list[ir.Value], sums: list[ir.Value], column: ir.Value,
+        columns: int, half: str | None,
+    ) -> None:  # fmt: skip
+        self.linear, self.rows, self.sums, self.half = linear, rows, sums, half
+        self.column, self.columns = column, columns
+
+    def emit(self) -> None:
+        """Whole tiles store plainly; the last one of a width that is no multiple is masked."""
+        n = self.linear.n
+        end = arith.addi(self.column, b.index(self.columns))
+        if n % self.linear.layout.panel == 0:
+            self.each_row(masked=False)
+            return
+        if n % self.columns:
+            with b.when(_less(b.index(n), end)), b.when(_less(self.column, b.index(n))):
+                self.each_row(masked=True)
+        with b.when(_not_less(b.index(n), end)):
+            self.each_row(masked=False)
+
+    def each_row(self, masked: bool) -> None:
+        linear = self.linear
+        for row, total in zip(self.rows, self.sums, strict=True):
+            if linear.bias is not None:
+                bias = self.load(linear.bias, [self.column], self.columns, self.column,
+                                 linear.n, masked)  # fmt: skip
+                total = arith.addf(total, bias)
+            if linear.facts.get("gate"):
+                self.gated(row, total)
+            else:
+                self.finish(row, total, self.column, self.columns, masked)
+
+    def gated(self, row: ir.Value, total: ir.Value) -> None:
+        """Pair groups of 16 gate and 16 up columns; columns of y are half those of the tile."""
+        group, n_out = GATE_GROUP, self.linear.n_out
+        masked = n_out % group != 0
+        base = arith.muli(arith.divui(self.column, b.index(2 * group)), b.index(group))
+        if self.half == "gate":  # waits in y for its other half
+            self.put(row, total, base, group, n_out, masked)
+            return
+        if self.half == "up":
+            gate = self.load(self.linear.y, [row, base], group, base, n_out, masked)
+            self.pair(row, gate, total, base, masked)
+            return
+        for i in range(self.columns // (2 * group)):
+            gate, up = (take(total, (2 * i + j) * group, group) for j in (0, 1))
+            at = b.plus(base, i * group)
+            if i and self.linear.n % self.columns:
+                with b.when(_less(at, b.index(n_out))):
+                    self.pair(row, gate, up, at, masked)
+            else:
+                self.pair(row, gate, up, at, masked)
+
+    def pair(
+        self, row: ir.Value, gate: ir.Value, up: ir.Value, column: ir.Value, masked: bool
+    ) -> None:
+        active = mathlib.ACTIVATIONS[self.linear.facts["gate"]](gate)
+        self.finish(row, arith.mulf(active, up), column, GATE_GROUP, masked)
+
+    def finish(
+        self, row: ir.Value, y: ir.Value, column: ir.Value, columns: int, masked: bool
+    ) -> None:
+        facts, limit = self.linear.facts, self.linear.n_out
+        if facts.get("activation"):
+            y = mathlib.ACTIVATIONS[facts["activation"]](y)
+        if facts.get("scale") is not None:
+            y = arith.mulf(y, b.like(facts["scale"], y.type))
+        if facts.get("softcap") is not None:
+            y = mathlib.softcap(y, facts["softcap"])
+        if self.linear.residual is not None:
+            other = self.load(self.linear.residual, [row, column], columns, column, limit, masked)
+            y = arith.addf(y, other)
+        self.put(row, y, column, columns, limit, masked)
+
+    def put(
+        self, row: ir.Value, y: ir.Value, column: ir.Value, columns: int, limit: int, masked: bool
+    ) -> None:
+        if masked:
+            vector.maskedstore(self.linear.y, [row, column], _mask(column, columns, limit), y)
+        else:
+            vector.StoreOp(y, self.linear.y, [row, column])
+
+    def load(
+        self, source: ir.Value, at: list[ir.Value], columns: int, column: ir.Value, limit: int,
+        masked: bool,
+    ) -> ir.Value:  # fmt: skip
+        type_ = b.vector_type(columns, "f32")
+        if not masked:
+            return vector.LoadOp(type_, source, at).result
+        zero = b.like(0.0, type_)
+        return vector.maskedload(type_, source, at, _mask(column, columns, limit), zero)
+
+
+def _less(x: ir.Value, y: ir.Value) -> ir.Value:
+    return arith.cmpi(arith.CmpIPredicate.ult, x, y)
+
+
+def _not_less(x: ir.Value, y: ir.Value) -> ir.Value:
+    return arith.cmpi(arith.CmpIPredicate.uge, x, y)
+
+
+def _mask(column: ir.Value, columns: int, limit: int) -> ir.Value:
+    """Return which of the columns from `column` on are below the limit."""
+    left = arith.subi(b.index(limit), column)
+    i1 = ir.IntegerType.get_signless(1)
+    return vector.create_mask(ir.VectorType.get([columns], i1), [left])

@@ -1,0 +1,130 @@
+"""The ids of chats equal those of transformers; what is wrong with a tokenizer is named."""
+
+import json
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from aotlm_runtime import errors
+from aotlm_runtime.text.tokenizer import Text
+from tests.runtime import fake
+
+CHATML = (
+    "{% for message in messages %}\n"
+    "    {% if loop.first and message['role'] != 'system' %}\n"
+    "<|system|>You help.<|end|>\n"
+    "    {% endif %}\n"
+    "{{ '<|' + message.role + '|>' + message.content | trim + '<|end|>\\n' }}\n"
+    "{% endfor %}\n"
+    "{%- if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"
+)
+REASONING = (
+    "{{ bos_token }}{% set ns = namespace(n=0) %}"
+    "{% for m in messages %}{% set ns.n = ns.n + 1 %}"
+    "{% if m.role == 'assistant' and '</think>' in m.content %}"
+    "{% set text = m.content.split('</think>')[-1] %}"
+    "{% else %}{% set text = m.content %}{% endif %}"
+    "<|{{ m.role }}|>{{ ns.n }}:{{ text }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|><think>\n{% endif %}"
+)
+JSON = (
+    "{% if tools is none and not documents %}{{ messages | tojson }}"
+    "{{ messages | tojson(indent=2) }}"
+    "{% endif %}{{ dict(a=1) | tojson(sort_keys=true) }}{{ strftime_now('%Y') }}"
+)
+LOOPS = (
+    "{% for m in messages %}{% if loop.index == 2 %}{% continue %}{% endif %}{{ m.content }}"
+    "{% generation %}{{ eos_token }}{% endgeneration %}"
+    "{% if loop.index > 3 %}{% break %}{% endif %}{% endfor %}"
+)
+MESSAGES = [
+    {"role": "user", "content": "  <b>Grüße</b> & 'quotes' 🙂 "},
+    {"role": "assistant", "content": "<think>hm\n</think>\n\nYes."},
+    {"role": "user", "content": "日本語?\n"},
+]
+
+
+def files(template: str, **config: Any) -> dict[str, bytes]:
+    config = {"bos_token": "<|user|>", "eos_token": {"content": "<|end|>"}, **config}
+    return {
+        "tokenizer.json": fake.byte_tokenizer().to_str().encode(),
+        "tokenizer_config.json": json.dumps(config).encode(),
+        "chat_template.jinja": template.encode(),
+    }
+
+
+@pytest.mark.parametrize("template", [CHATML, REASONING, JSON, LOOPS, fake.TEMPLATE])
+@pytest.mark.parametrize("n_messages", [1, 3])
+def test_chat_ids_equal_those_of_transformers(template: str, n_messages: int) -> None:
+    reference = PreTrainedTokenizerFast(
+        tokenizer_object=fake.byte_tokenizer(),
+        bos_token="<|user|>",
+        eos_token="<|end|>",
+        chat_template=template,
+    )
+    messages = MESSAGES[:n_messages]
+    wanted = reference.apply_chat_template(
+        messages, tokenize=True, add_generation_prompt=True, return_dict=False
+    )
+    assert Text(files(template)).encode_chat(messages) == wanted
+
+
+def test_the_configuration_can_hold_the_template_too() -> None:
+    named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]
+    for source in ("yes", named):
+        held = files("", chat_template=source)
+        del held["chat_template.jinja"]
+        assert Text(held).encode_chat(MESSAGES) == list(b"yes")
+
+
+def test_a_template_can_refuse_the_messages() -> None:
+    text = Text(files("{{ raise_exception('roles must alternate') }}"))
+    with pytest.raises(errors.TemplateFailed, match="failed on 3 messages: roles must alternate"):
+        text.encode_chat(MESSAGES)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{% set ns = namespace(_x=1) %}",
+        "{{ 1 / 0 }}",
+        "{{ messages + 1 }}",
+    ],
+)
+def test_a_template_cannot_leave_the_sandbox_or_crash(template: str) -> None:
+    with pytest.raises(errors.TemplateFailed):
+        Text(files(template)).encode_chat(MESSAGES)
+
+
+def test_a_template_with_wrong_syntax_is_named() -> None:
+    with pytest.raises(errors.TemplateFailed, match="does not compile"):
+        Text(files("{% if %}")).encode_chat(MESSAGES)
+
+
+def test_the_vocabulary_ends_behind_the_largest_id_with_text() -> None:
+    assert Text(files("")).vocabulary == 259
+
+
+def test_text_without_utf8_is_refused() -> None:
+    with pytest.raises(errors.PromptInvalid, match="not valid UTF-8 at character 1"):
+        Text(files("")).encode("a\udc80")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"tokenizer.json": b"{"}, "tokenizer.json cannot be used"),
+        ({"tokenizer_config.json": b"{"}, "tokenizer_config.json is not JSON"),
+    ],
+)
+def test_broken_files_are_named(changes: dict[str, bytes], sentence: str) -> None:
+    with pytest.raises(errors.TokenizerInvalid, match=sentence):
+        Text({**files("{{ bos_token }}"), **changes}).encode_chat(MESSAGES)
+
+
+def test_a_missing_tokenizer_is_named() -> None:
+    with pytest.raises(errors.TokenizerInvalid, match=r"has no tokenizer\.json, only a\.txt"):
+        Text({"a.txt": b""})

@@ -1,0 +1,134 @@
+"""The commands: their names and flags, and errors as one sentence and an exit code."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aotlm.driver.command import flag_words
+from aotlm_runtime.cli.flags import RUN
+
+ROOT = Path(__file__).parents[2]
+FLAGS = {
+    "toolchain": ("--engine", "--base-image", "--cache"),
+    "image": ("--bundle", "--tag", "--base-image"),
+    "import": ("--model", "--revision", "--dtype", "--out", "--force", "--dump-after", "--engine"),
+    "compile": ("--dir", "--target", "--dump-after", "--list-passes", "--engine"),
+    "package": ("--dir", "--out", "--compress", "--engine"),
+    "run": ("--bundle", "--prompt", "--max-tokens", "--raw", "--threads", "--[no-]stats", "--stop"),
+    "repro": ("--model", "--revision", "--dtype", "--target", "--out"),
+    "compare": ("--first", "--second"),
+    "rebuild": ("--provenance", "--model", "--out"),
+    "sign": ("--bundle", "--key", "--sigstore"),
+    "verify": ("--bundle", "--key", "--identity", "--identity-provider"),
+    "profile": ("--bundle", "--threads"),
+    "check": ("--dir", "--model"),
+    "demo": ("--prompt", "--dtype", "--temperature"),
+    "bench": ("--bundle", "--model", "--peers", "--repeat", "--threads", "--context", "--out"),
+    "peers": (),
+    "test": (),
+    "lint": (),
+    "lock": (),
+}
+
+
+def _inv(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "invoke", *words], capture_output=True, text=True, cwd=ROOT
+    )
+
+
+def test_the_list_explains_every_command_in_one_line() -> None:
+    lines = [line for line in _inv("--list").stdout.splitlines()[1:] if line.strip()]
+    assert sorted(line.split()[0] for line in lines) == sorted(FLAGS)
+    assert all(len(line.split()) > 2 for line in lines)
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_help_explains_every_flag(name: str) -> None:
+    words = _inv("-h", name).stdout.split("Options:")[1]
+    for flag in (*FLAGS[name], "--debug"):
+        assert any(
+            line.split()[0].split("=")[0] == flag and len(line.split()) > 2
+            for line in words.splitlines()
+            if line.strip()
+        ), flag
+
+
+def test_an_error_is_one_sentence_and_exit_code_1(tmp_path: Path) -> None:
+    done = _inv("compile", "--dir", str(tmp_path))
+    assert done.returncode == 1
+    missing = tmp_path / "import" / "model.json"
+    assert done.stderr == f"error: {missing} is missing; run inv import first\n"
+
+
+def test_wrong_words_have_exit_code_2() -> None:
+    done = _inv("compile", "--dir", "nowhere", "--target", "pentium")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: unknown target 'pentium'")
+    assert _inv("run").returncode == 2
+
+
+@pytest.mark.parametrize("name", ["profile", "bench", "run"])
+def test_a_count_that_is_none_is_told_in_one_sentence(name: str) -> None:
+    done = _inv(name, "--bundle", "nowhere", "--threads", "abc")
+    assert done.returncode == 2
+    assert "--threads: 'abc' is not a whole number from 1 on" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_traceback_comes_only_with_debug(tmp_path: Path) -> None:
+    words = ("compile", "--dir", str(tmp_path))
+    assert "Traceback" not in _inv(*words).stderr
+    assert "Traceback" in _inv(*words, "--debug").stderr
+
+
+def test_list_passes_prints_the_pipeline() -> None:
+    lines = _inv("compile", "--list-passes").stdout.splitlines()
+    assert lines[0] == "fill-kernels"
+    assert lines[-1].startswith("llc -O3")
+
+
+def test_a_dash_is_taken_as_the_prompt() -> None:
+    done = _inv("run", "--bundle", "no-such-bundle", "--prompt", "-")
+    assert done.returncode == 1
+    assert "no-such-bundle" in done.stderr
+
+
+def test_flags_reach_the_runtime_as_it_has_them() -> None:
+    flags: dict[str, object] = {flag.name.replace("-", "_"): None for flag in RUN}
+    flags |= {"raw": True, "json": False, "stats": False, "stop": ["a", "-b"], "prompt": "-"}
+    words = flag_words(RUN, flags)
+    assert words == ["--prompt=-", "--raw", "--stop=a", "--stop=-b", "--no-stats"]
+    assert flag_words(RUN, {**flags, "raw": False, "stats": True, "stop": []}) == ["--prompt=-"]
+
+
+LONG_COMMAND = """
+import tempfile, time
+from invoke import Context
+from aotlm.driver.command import command
+
+@command("wait")
+def wait(c: Context) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        print(folder, flush=True)
+        time.sleep(60)
+
+wait(Context())
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_command_and_nothing_stays(number: signal.Signals, code: int) -> None:
+    command = [sys.executable, "-c", LONG_COMMAND]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stderr
+        folder = Path(process.stdout.readline().decode().strip())
+        assert folder.is_dir()
+        process.send_signal(number)
+        assert process.wait(timeout=30) == code
+        assert process.stderr.read() == b""
+    assert not folder.exists()
