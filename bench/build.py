@@ -38,7 +38,7 @@ class Stage:
 
 
 def measure_build(
-    model: str, revision: str | None, dtype: str, target: str, tell: Callable[[str], object]
+    model: str, revision: str | None, dtype: str, target: str, on_progress: Callable[[str], object]
 ) -> list[Stage]:
     """Run the stages, each in a process of its own, in a folder that is removed.
 
@@ -49,7 +49,7 @@ def measure_build(
     with tempfile.TemporaryDirectory(prefix="aotlm-build-") as folder:
         words = [model, revision or "", dtype, target, folder]
         for name in _STAGES:
-            tell(name)
+            on_progress(name)
             started = time.perf_counter()
             done = subprocess.run(
                 [sys.executable, "-m", "bench.build", name, *words],

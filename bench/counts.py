@@ -4,7 +4,7 @@ import argparse
 from dataclasses import dataclass
 
 from aotlm.errors import UsageError
-from aotlm_runtime.bench.measure import Effort
+from aotlm_runtime.bench.measure import BenchOptions
 from aotlm_runtime.cli.flags import BENCH, LOADING, read_value
 
 _FLAGS = {flag.name: flag for flag in (*BENCH, *LOADING)}
@@ -19,10 +19,10 @@ class Counts:
     threads: str | None = None
     context: str | None = None
 
-    def effort(self) -> Effort:
+    def effort(self) -> BenchOptions:
         """Return how much to measure; errors as in `read`."""
         given = {"n_pairs": self.read("repeat"), "seconds": self.read("seconds")}
-        return Effort(**{name: value for name, value in given.items() if value is not None})
+        return BenchOptions(**{name: value for name, value in given.items() if value is not None})
 
     def read(self, name: str) -> int | None:
         """Return one of them.

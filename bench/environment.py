@@ -42,7 +42,7 @@ def peers_python(folder: Path = FOLDER) -> Path:
     return folder / "bin" / "python"
 
 
-def make_environment(tell: Callable[[str], object], folder: Path = FOLDER) -> None:
+def make_environment(on_progress: Callable[[str], object], folder: Path = FOLDER) -> None:
     """Make the environment anew; it takes some minutes.
 
     Raises:
@@ -50,11 +50,11 @@ def make_environment(tell: Callable[[str], object], folder: Path = FOLDER) -> No
     """
     entries = read_lock(ROOT / PEERS_LOCK.path)
     built = [entries.pop(name).text for name in _BUILT]
-    tell("making the environment")
+    on_progress("making the environment")
     venv.create(folder, clear=True, with_pip=True)
-    tell("fetching wheels")
+    on_progress("fetching wheels")
     _install(folder, [entry.text for entry in entries.values()], ("--only-binary", ":all:"))
-    tell(f"building {' and '.join(_BUILT)} for this CPU (some minutes)")
+    on_progress(f"building {' and '.join(_BUILT)} for this CPU (some minutes)")
     _install(folder, built, ("--no-binary", ":all:", "--no-build-isolation", "--no-cache-dir"))
     with new_file(folder / _STAMP) as made:
         made.write_text(_digest(), encoding="utf-8")

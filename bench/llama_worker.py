@@ -42,7 +42,7 @@ class LlamaCpp:
         vocabulary = llama_cpp.llama_model_get_vocab(self._model)
         self._n_logits = llama_cpp.llama_vocab_n_tokens(vocabulary)
 
-    def pretend(self, depth: int) -> None:
+    def fill_for_benchmark(self, depth: int) -> None:
         """Compute `depth` tokens, as llama.cpp keeps its cache to itself."""
         self.rewind(0)
         for start in range(0, depth, self._batch_tokens):

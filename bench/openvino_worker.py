@@ -36,7 +36,7 @@ class OpenVino:
         self._request = compiled.create_infer_request()
         self._length = 0
 
-    def pretend(self, depth: int) -> None:
+    def fill_for_benchmark(self, depth: int) -> None:
         """Hold one token's keys and values `depth` times."""
         self.rewind(0)
         if depth:

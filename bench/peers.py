@@ -172,7 +172,7 @@ PEERS: Final = tuple(itertools.chain.from_iterable(_PROGRAMS))
 
 
 def start(
-    names: Sequence[str], wanted: Wanted, stack: ExitStack, tell: Callable[[str], object]
+    names: Sequence[str], wanted: Wanted, stack: ExitStack, on_progress: Callable[[str], object]
 ) -> Iterator[Peer]:
     """Start the named peers one by one; they end with the stack.
 
@@ -183,7 +183,7 @@ def start(
         chosen = [name for name in program if name in names]
         if chosen:
             label = " and ".join(chosen)
-            tell(f"loading {label}")
+            on_progress(f"loading {label}")
             yield from Worker(label, command(wanted, chosen, stack), stack).peers
 
 

@@ -79,7 +79,7 @@ def profile(path: Path, n_threads: int | None = None) -> str:
         bench = open_bench(bundle, model)
         names = _names(bundle, bench.session.compiled)  # type: ignore[arg-type]
     dtype_bytes = DTYPE_BYTES[model.manifest.model.dtype]
-    n_tokens = min(PREFILL_TOKENS, model.session.context)
+    n_tokens = min(PREFILL_TOKENS, model.session.context_length)
     profiles = (_decode(bench, names), _prefill(bench, names, n_tokens))
     return "\n\n".join(_table(each, dtype_bytes) for each in profiles)
 
@@ -106,7 +106,7 @@ def _names(bundle: Bundle, compiled: CompiledModel) -> dict[int, str]:
 
 
 def _decode(bench: Bench, names: dict[int, str]) -> Profile:
-    bench.session.pretend(0)
+    bench.session.fill_for_benchmark(0)
     bench.session.decode(0)
 
     def step() -> None:

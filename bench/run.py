@@ -37,7 +37,7 @@ class Request:
 
 
 def bench(
-    request: Request, json_file: str | None, out: str | None, tell: Callable[[str], object]
+    request: Request, json_file: str | None, out: str | None, on_progress: Callable[[str], object]
 ) -> str:
     """Measure bundles beside the machine's limits and the named peers; return the tables.
 
@@ -61,7 +61,7 @@ def bench(
         for bundle, model in zip(bundles, chosen, strict=True)
     ]
     found = [
-        _bench(bundle, source, names, request, tell)
+        _bench(bundle, source, names, request, on_progress)
         for bundle, source in zip(bundles, sources, strict=True)
     ]
     results = Results(this_computer(), found)
@@ -78,7 +78,7 @@ def _bench(
     source: Source | None,
     names: Sequence[str],
     request: Request,
-    tell: Callable[[str], object],
+    on_progress: Callable[[str], object],
 ) -> BundleResults:
     effort = request.counts.effort()
     n_threads, context = request.counts.read("threads"), request.counts.read("context")
@@ -87,16 +87,16 @@ def _bench(
         session, facts = loaded.session, opened.manifest.model
         started: list[Peer] = []
         if source:
-            wanted = Wanted(*source, facts.dtype, session.threads, session.context)
-            for peer in start(names, wanted, stack, tell):
+            wanted = Wanted(*source, facts.dtype, session.threads, session.context_length)
+            for peer in start(names, wanted, stack, on_progress):
                 check_same_model(peer, session, facts.dtype)
                 started.append(peer)
         comparison = Comparison(started, effort.seconds)
-        report = measure(opened, loaded, effort, tell, comparison.after_pair)
+        report = measure(opened, loaded, effort, on_progress, comparison.after_pair)
     stages: list[Stage] = []
     if request.with_build and source:
-        stages = measure_build(*source, facts.dtype, report.target, tell)
-    tell("profile")
+        stages = measure_build(*source, facts.dtype, report.target, on_progress)
+    on_progress("profile")
     tables = profile(bundle, n_threads)
     return BundleResults(_name(facts), report, comparison.reports(), stages, tables)
 

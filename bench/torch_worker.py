@@ -28,7 +28,7 @@ class Eager:
         self._model = model
         self._cache: Any = DynamicCache()
 
-    def pretend(self, depth: int) -> None:
+    def fill_for_benchmark(self, depth: int) -> None:
         """Hold one token's keys and values `depth` times."""
         self.rewind(0)
         if depth:
@@ -67,7 +67,7 @@ class Compiled:
         self.extend([0, 0])
         self.extend([0])
 
-    def pretend(self, depth: int) -> None:
+    def fill_for_benchmark(self, depth: int) -> None:
         """Hold one token's keys and values `depth` times."""
         self.rewind(0)
         self.extend([0])

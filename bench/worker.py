@@ -23,7 +23,7 @@ class Engine(Protocol):
 
     about: str  # the program and its version
 
-    def pretend(self, depth: int) -> None:
+    def fill_for_benchmark(self, depth: int) -> None:
         """Hold `depth` tokens, of whatever content."""
 
     def rewind(self, depth: int) -> None:
@@ -48,7 +48,7 @@ class Answers:
             return {"logits": _logits(engine, request["ids"])}
         depth, ids = request["depth"], [index % 1000 for index in range(request["n_tokens"])]
         if request != self._ready_for.get(request["peer"]):
-            engine.pretend(depth)
+            engine.fill_for_benchmark(depth)
             engine.extend(ids[:_WARM_UP_TOKENS])
             self._ready_for[request["peer"]] = request
         engine.rewind(depth)
@@ -59,7 +59,7 @@ class Answers:
 
 def _logits(engine: Engine, ids: list[int]) -> list[float]:
     """A prefill and a decode step, so that both take part."""
-    engine.pretend(0)
+    engine.fill_for_benchmark(0)
     engine.extend(ids[:-1])
     return [float(value) for value in engine.extend(ids[-1:])]
 

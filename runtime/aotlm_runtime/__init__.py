@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from aotlm_runtime.chat import Chat
-    from aotlm_runtime.generate.sampling import Sampling
-    from aotlm_runtime.generate.stream import Options
+    from aotlm_runtime.generate.sampling import SamplingParams
+    from aotlm_runtime.generate.stream import GenerationOptions
     from aotlm_runtime.model import Model, load
 
-__all__ = ["Chat", "Model", "Options", "Sampling", "load"]
+__all__ = ["Chat", "GenerationOptions", "Model", "SamplingParams", "load"]
 
-_PLACES = {"Chat": "chat", "Options": "generate.stream", "Sampling": "generate.sampling"}
+_PLACES = {
+    "Chat": "chat",
+    "GenerationOptions": "generate.stream",
+    "SamplingParams": "generate.sampling",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from aotlm_runtime.errors import ChatFileInvalid
-from aotlm_runtime.generate.stream import DEFAULT, Options, Piece
+from aotlm_runtime.generate.stream import DEFAULT, GenerationOptions, TextDelta
 
 # Tokens that an answer without a limit finds room for, if the context is not short.
 _ROOM_TOKENS = 256
@@ -33,7 +33,9 @@ class Speaker(Protocol):
     def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Return the ids of messages in the model's template."""
 
-    def stream(self, ids: Sequence[int], options: Options) -> Generator[Piece, None, None]:
+    def stream(
+        self, ids: Sequence[int], options: GenerationOptions
+    ) -> Generator[TextDelta, None, None]:
         """Yield what comes after a prompt of token ids."""
 
 
@@ -50,7 +52,9 @@ class Chat:
         self.n_left_out = 0
         self._model = model
 
-    def send(self, text: str, options: Options = DEFAULT) -> Generator[Piece, None, None]:
+    def send(
+        self, text: str, options: GenerationOptions = DEFAULT
+    ) -> Generator[TextDelta, None, None]:
         """Yield the answer to `text`; history keeps both, also if the caller stops early.
 
         Raises:
@@ -128,7 +132,9 @@ class Chat:
             return list(messages)
         return [Message(role="system", content=self.system), *messages]
 
-    def _fit(self, messages: Sequence[Message], options: Options) -> tuple[int, list[int]]:
+    def _fit(
+        self, messages: Sequence[Message], options: GenerationOptions
+    ) -> tuple[int, list[int]]:
         """Return how many messages are left out, and the ids of the others.
 
         Leaving out a turn shifts all later ones, which are then computed again; so once turns

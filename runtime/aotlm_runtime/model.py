@@ -16,11 +16,11 @@ from aotlm_runtime.compiled.session import Session
 from aotlm_runtime.errors import OptionInvalid
 from aotlm_runtime.generate.loop import FinishReason, generate
 from aotlm_runtime.generate.sampling import Sampler
-from aotlm_runtime.generate.stream import DEFAULT, Options, Piece, pieces
+from aotlm_runtime.generate.stream import DEFAULT, GenerationOptions, TextDelta, stream_text
 from aotlm_runtime.host import cpu
-from aotlm_runtime.text.stop_strings import Stops
+from aotlm_runtime.text.stop_strings import StopStrings
 from aotlm_runtime.text.thinking import Splitter
-from aotlm_runtime.text.tokenizer import Text
+from aotlm_runtime.text.tokenizer import Tokenizer
 
 # A cache for a model's full context can need more memory than its weights; this is the default.
 DEFAULT_CONTEXT = 4096
@@ -30,7 +30,7 @@ MAX_THREADS = 256
 
 
 @dataclass(frozen=True)
-class Answer:
+class GenerationStats:
     """What an answer took. `prefilled` of the `prompt_tokens` were computed, the rest reused.
 
     `prefill_seconds` lead to the first token; `decode_seconds` to all others.
@@ -59,18 +59,22 @@ class Model:
     """
 
     def __init__(
-        self, manifest: Manifest, session: Session, text: Text, times: LoadTimes = LoadTimes(0, 0)
+        self,
+        manifest: Manifest,
+        session: Session,
+        text: Tokenizer,
+        times: LoadTimes = LoadTimes(0, 0),
     ) -> None:
         self.manifest = manifest
         self.session = session
         self.text = text
         self.times = times
-        self.last: Answer | None = None
+        self.last: GenerationStats | None = None
         self._eos_ids = frozenset(manifest.model.eos_token_ids)
         self._vocabulary = min(text.vocabulary, manifest.model.vocab_size)
 
     def generate(
-        self, prompt: str, options: Options = DEFAULT, *, raw: bool = False
+        self, prompt: str, options: GenerationOptions = DEFAULT, *, raw: bool = False
     ) -> Generator[str, None, None]:
         """Yield the answer to `prompt` in pieces of whole characters, without thinking.
 
@@ -111,22 +115,22 @@ class Model:
     @property
     def context_length(self) -> int:
         """The tokens that prompt and answer may have together."""
-        return self.session.context
+        return self.session.context_length
 
     def chat(self, system: str | None = None) -> Chat:
         """Start a chat; the cache is shared with whatever else the model does."""
         return Chat(self, system)
 
     def stream(
-        self, ids: Sequence[int], options: Options = DEFAULT
-    ) -> Generator[Piece, None, None]:
+        self, ids: Sequence[int], options: GenerationOptions = DEFAULT
+    ) -> Generator[TextDelta, None, None]:
         """Yield what comes after a prompt of token ids; only ids that are not cached are computed.
 
         Raises:
             ContextExceeded: the prompt is longer than the context.
         """
         started = time.perf_counter()
-        prefilled = len(ids) - self.session.reuse(ids)
+        prefilled = len(ids) - self.session.rewind_to_common_prefix(ids)
         logits = self.session.prefill(ids[-prefilled:])
         first = time.perf_counter()
         tokens = generate(
@@ -138,14 +142,16 @@ class Model:
             n_logprobs=options.n_logprobs,
         )
         splitter = self.text.splitter(ids) if options.splits_thinking else Splitter(None)
-        answer = _Ending(pieces(tokens, self.text.detokenizer(), splitter, Stops(options.stop)))
+        answer = _Ending(
+            stream_text(tokens, self.text.detokenizer(), splitter, StopStrings(options.stop))
+        )
         generated = 0
         try:
             for piece in answer:
                 generated += len(piece.tokens)
                 yield piece
         finally:
-            self.last = Answer(
+            self.last = GenerationStats(
                 prompt_tokens=len(ids),
                 prefilled=prefilled,
                 generated=generated,
@@ -158,11 +164,11 @@ class Model:
 class _Ending:
     """A generator of pieces that remembers why it ended; None while it has not."""
 
-    def __init__(self, answer: Generator[Piece, None, FinishReason]) -> None:
+    def __init__(self, answer: Generator[TextDelta, None, FinishReason]) -> None:
         self.reason: FinishReason | None = None
         self._answer = answer
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Iterator[TextDelta]:
         self.reason = yield from self._answer
 
 
@@ -217,7 +223,7 @@ def load_opened(
         verified = pool.submit(_verify, bundle, progress) if verify else None
         compiled = CompiledModel(bundle.read(library.shared), manifest.abi)
         files = {path.rpartition("/")[2]: bundle.read(path) for path in manifest.tokenizer_files}
-        text = Text(files)
+        text = Tokenizer(files)
         session = Session(
             compiled,
             manifest.abi,

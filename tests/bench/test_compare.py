@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aotlm_runtime.bench.measure import Case, Effort, Machine, run
+from aotlm_runtime.bench.measure import BenchOptions, Case, Machine, run
 from aotlm_runtime.bench.process import Process
 from aotlm_runtime.bench.report import Report
 from bench.build import Stage
@@ -48,7 +48,7 @@ def _report(calls: list[object]) -> tuple[Report, Comparison]:
     ]
     comparison = Comparison(peers, rest_seconds=0)
     rows = [
-        run(_case(key, times, calls), Effort(3), comparison.after_pair)
+        run(_case(key, times, calls), BenchOptions(3), comparison.after_pair)
         for key, times in ((DECODE, [1.0, 1.0, 2.0]), (PREFILL, [1.0, 1.0, 1.0]))
     ]
     machine = Machine(2, 1e9, 2e9, 3e9, "fma", 1e11, 2e11)
@@ -123,7 +123,7 @@ def test_a_peer_leaves_a_row_when_its_time_is_used_up_and_others_stay() -> None:
     calls: list[object] = []
     peers = [Stub("slow", [4.0], calls), Stub("quick", [1.0, 1.0, 1.0], calls)]
     comparison = Comparison(peers, budget_seconds=3.0, rest_seconds=0)
-    run(_case(DECODE, [1.0, 1.0, 1.0], calls), Effort(3), comparison.after_pair)
+    run(_case(DECODE, [1.0, 1.0, 1.0], calls), BenchOptions(3), comparison.after_pair)
     slow, quick = comparison.reports()
     assert (slow.rows[0].n_pairs, slow.rows[0].ratio) == (1, 4.0)
     assert quick.rows[0].n_pairs == 3
@@ -133,8 +133,8 @@ def test_a_peer_that_only_decodes_has_empty_cells_elsewhere() -> None:
     calls: list[object] = []
     comparison = Comparison([Stub("steps", [2.0], calls, decodes_only=True)], rest_seconds=0)
     rows = [
-        run(_case(DECODE, [1.0], calls), Effort(1), comparison.after_pair),
-        run(_case(PREFILL, [1.0] * 3, calls), Effort(1), comparison.after_pair),
+        run(_case(DECODE, [1.0], calls), BenchOptions(1), comparison.after_pair),
+        run(_case(PREFILL, [1.0] * 3, calls), BenchOptions(1), comparison.after_pair),
     ]
     report = dataclasses.replace(_report([])[0], rows=rows)
     results = [BundleResults("demo", report, comparison.reports(), [], "where")]
@@ -144,7 +144,7 @@ def test_a_peer_that_only_decodes_has_empty_cells_elsewhere() -> None:
 
 
 def test_a_prefill_ends_when_its_time_is_used_up_but_a_decode_does_not() -> None:
-    late = Effort(n_pairs=50, seconds=3.5)
+    late = BenchOptions(n_pairs=50, seconds=3.5)
     times = [1.0] * 50
     assert run(_case(PREFILL, times, []), late, lambda case, seconds: None).n_pairs == 4
     assert run(_case(PREFILL, [9.0] * 3, []), late, lambda case, seconds: None).n_pairs == 3

@@ -23,7 +23,7 @@ from bench.worker import serve
 class Engine:
     about = "stub 1.0"
     ids = []
-    def pretend(self, depth):
+    def fill_for_benchmark(self, depth):
         print("what a library prints")
         if depth == 13:
             raise ValueError("an unlucky depth")
@@ -107,8 +107,8 @@ def test_a_case_is_warmed_up_once_and_every_call_starts_at_its_depth() -> None:
     class Engine:
         about = ""
 
-        def pretend(self, depth: int) -> None:
-            calls.append(("pretend", depth))
+        def fill_for_benchmark(self, depth: int) -> None:
+            calls.append(("fill_for_benchmark", depth))
 
         def rewind(self, depth: int) -> None:
             calls.append(("rewind", depth))
@@ -120,7 +120,7 @@ def test_a_case_is_warmed_up_once_and_every_call_starts_at_its_depth() -> None:
     for name in ("one", "two", "one", "two"):
         answers.answer({"peer": name, "depth": 7, "n_tokens": 1})
     timed = [("rewind", 7), ("extend", 1)]
-    first = [("pretend", 7), ("extend", 1), *timed]
+    first = [("fill_for_benchmark", 7), ("extend", 1), *timed]
     assert calls == [*first, *first, *timed, *timed]
 
 

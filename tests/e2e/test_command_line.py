@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 
-from aotlm_runtime import Options
+from aotlm_runtime import GenerationOptions
 from aotlm_runtime.model import Model
 from tests.e2e.conftest import Built
 from tests.runtime import terminal
@@ -26,7 +26,7 @@ def _run(*words: str, text: str | None = None) -> subprocess.CompletedProcess[st
 def test_the_process_imports_nothing_of_the_compiler(built: Built, model: Model) -> None:
     words = ("--prompt", PROMPT, "--max-tokens", "8", "--no-stats")
     result = _run("-X", "importtime", *RUN, str(built.bundle), *words)
-    assert result.stdout == "".join(model.generate(PROMPT, Options(max_tokens=8))) + "\n"
+    assert result.stdout == "".join(model.generate(PROMPT, GenerationOptions(max_tokens=8))) + "\n"
     # "import time: self [us] | cumulative | imported package", nested ones indented
     imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
     assert "aotlm_runtime.compiled.session" in imported
@@ -36,7 +36,7 @@ def test_the_process_imports_nothing_of_the_compiler(built: Built, model: Model)
 def test_a_dash_reads_the_prompt_from_standard_input(built: Built, model: Model) -> None:
     words = ("--prompt", "-", "--max-tokens", "8")
     result = _run(*RUN, str(built.bundle), *words, text=PROMPT + "\n")
-    assert result.stdout == "".join(model.generate(PROMPT, Options(max_tokens=8))) + "\n"
+    assert result.stdout == "".join(model.generate(PROMPT, GenerationOptions(max_tokens=8))) + "\n"
     assert re.search(STATS, result.stderr)
 
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from aotlm_runtime import Options
+from aotlm_runtime import GenerationOptions
 from aotlm_runtime.bundle.manifest import read_manifest
 from aotlm_runtime.model import Model
 from tests.e2e.conftest import Built
@@ -50,5 +50,5 @@ def _compile(bundle: Path, program: Path) -> None:
 
 def _runtime_ids(model: Model, ids: list[int]) -> list[int]:
     model.session.rewind(0)
-    options = Options(max_tokens=N_TOKENS)
+    options = GenerationOptions(max_tokens=N_TOKENS)
     return [token.id for piece in model.stream(ids, options) for token in piece.tokens]

@@ -16,7 +16,7 @@ GROWTH_BYTES = 10**6
 ANSWER = """
 import json, sys
 import aotlm_runtime
-from aotlm_runtime import Options
+from aotlm_runtime import GenerationOptions
 
 def memory(key):
     with open("/proc/self/status", encoding="ascii") as lines:
@@ -24,7 +24,7 @@ def memory(key):
 
 def answer():
     model.session.rewind(0)
-    return "".join(model.generate("Why is the sky blue?", Options(max_tokens=16)))
+    return "".join(model.generate("Why is the sky blue?", GenerationOptions(max_tokens=16)))
 
 bundle, threads, repeats = sys.argv[1:]
 model = aotlm_runtime.load(bundle, threads=int(threads))

@@ -8,7 +8,7 @@ from selenium.webdriver import Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
-from aotlm_runtime.generate.stream import Options
+from aotlm_runtime.generate.stream import GenerationOptions
 from aotlm_runtime.model import Model
 from tests.chromium import browsing
 from tests.e2e.conftest import Built
@@ -45,7 +45,7 @@ def ask(server: Server, question: str) -> tuple[str, int]:
 def test_four_at_once_on_two_sessions_say_what_each_alone_says(
     server: Server, model: Model
 ) -> None:
-    alone = ["".join(model.generate(text, Options(max_tokens=24))) for text in QUESTIONS]
+    alone = ["".join(model.generate(text, GenerationOptions(max_tokens=24))) for text in QUESTIONS]
     assert "Paris" in alone[0]
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda text: ask(server, text), QUESTIONS))

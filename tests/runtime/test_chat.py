@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 import aotlm_runtime
-from aotlm_runtime import Options, errors
+from aotlm_runtime import GenerationOptions, errors
 from aotlm_runtime.chat import Message
-from aotlm_runtime.generate.stream import Piece
+from aotlm_runtime.generate.stream import TextDelta
 from aotlm_runtime.model import Model
 from tests.runtime import fake
 from tests.runtime.test_model import chat_ids, text_after
 
-TWO, THREE = Options(max_tokens=2), Options(max_tokens=3)
+TWO, THREE = GenerationOptions(max_tokens=2), GenerationOptions(max_tokens=3)
 THINKING = (
     "{% for m in messages %}"
     "<|{{ m.role }}|>{{ m.content.split('</think>')[-1] }}<|end|>{% endfor %}"
@@ -23,7 +23,7 @@ THINKING = (
 )
 
 
-def shown(pieces: Iterable[Piece]) -> str:
+def shown(pieces: Iterable[TextDelta]) -> str:
     return "".join(piece.text for piece in pieces)
 
 
@@ -134,7 +134,7 @@ def test_earlier_thinking_is_dropped_and_the_common_prefix_reused(
     answer = b"hm</think>\n\nyes" + bytes([255])
     say(monkeypatch, answer)
     chat = model.chat()
-    pieces = list(chat.send("abc", Options(max_tokens=len(answer) - 1)))
+    pieces = list(chat.send("abc", GenerationOptions(max_tokens=len(answer) - 1)))
     assert shown(piece for piece in pieces if piece.is_thinking) == "hm"
     assert chat.messages[-1] == Message(role="assistant", content="yes", reasoning_content="hm")
     monkeypatch.undo()
@@ -150,5 +150,5 @@ def say(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     """Let the sampler choose these bytes, whatever the logits."""
     script = iter(data)
     monkeypatch.setattr(
-        "aotlm_runtime.generate.sampling.Sampler.choose", lambda self, logits, ids: next(script)
+        "aotlm_runtime.generate.sampling.Sampler.sample", lambda self, logits, ids: next(script)
     )

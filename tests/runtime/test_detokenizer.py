@@ -6,31 +6,32 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models
+from tokenizers import AddedToken, decoders, models
+from tokenizers import Tokenizer as HfTokenizer
 
 from aotlm_runtime.text.graphemes import whole_characters
-from aotlm_runtime.text.tokenizer import Text
+from aotlm_runtime.text.tokenizer import Tokenizer
 from tests.runtime import fake
 
 WORDS = ("▁", "▁the", "▁a", "n", "'", "s", ".", "é", "▁🙂", "\u200d", "👩", "🏽", "\ufffd", " ")
 
 
-def text_of(tokenizer: Tokenizer) -> Text:
-    return Text({"tokenizer.json": tokenizer.to_str().encode()})
+def text_of(tokenizer: HfTokenizer) -> Tokenizer:
+    return Tokenizer({"tokenizer.json": tokenizer.to_str().encode()})
 
 
-def sentencepiece(decoder: decoders.Decoder) -> Tokenizer:
+def sentencepiece(decoder: decoders.Decoder) -> HfTokenizer:
     """Words with a special token and the bytes that others fall back to."""
     names = ["<s>", *WORDS, *(f"<0x{byte:02X}>" for byte in range(256))]
     vocabulary = {name: index for index, name in enumerate(names)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True))
+    tokenizer = HfTokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True))
     tokenizer.decoder = decoder
     tokenizer.add_special_tokens([AddedToken("<s>", special=True)])
     tokenizer.add_tokens([AddedToken("<think>")])
     return tokenizer
 
 
-def llama() -> Tokenizer:
+def llama() -> HfTokenizer:
     steps = [
         decoders.Replace("▁", " "),
         decoders.ByteFallback(),
@@ -40,10 +41,10 @@ def llama() -> Tokenizer:
     return sentencepiece(decoders.Sequence(steps))
 
 
-def wordpiece() -> Tokenizer:
+def wordpiece() -> HfTokenizer:
     names = ["[UNK]", "a", "##b", "c", "##é", ".", "'", "n", "##'t", "🙂"]
     vocabulary = {name: index for index, name in enumerate(names)}
-    tokenizer = Tokenizer(models.WordPiece(vocab=vocabulary, unk_token="[UNK]"))
+    tokenizer = HfTokenizer(models.WordPiece(vocab=vocabulary, unk_token="[UNK]"))
     tokenizer.decoder = decoders.WordPiece()
     return tokenizer
 
@@ -56,7 +57,7 @@ TEXTS = {
 }
 
 
-def pieces(text: Text, ids: Sequence[int]) -> list[str]:
+def pieces(text: Tokenizer, ids: Sequence[int]) -> list[str]:
     detokenizer = text.detokenizer()
     return [*(detokenizer.push(token) for token in ids), detokenizer.finish()]
 

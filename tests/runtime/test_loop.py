@@ -9,7 +9,7 @@ import pytest
 
 from aotlm_runtime.compiled.session import Logits, Session
 from aotlm_runtime.generate.loop import Token, generate
-from aotlm_runtime.generate.sampling import Sampler, Sampling
+from aotlm_runtime.generate.sampling import Sampler, SamplingParams
 
 
 class Script:
@@ -17,7 +17,7 @@ class Script:
 
     def __init__(self, script: Sequence[int], position: int = 5, context: int = 1000) -> None:
         self.position = position
-        self.context = context
+        self.context_length = context
         self.tokens: list[int] = []
         self._script: Iterator[int] = iter(script)
 
@@ -33,7 +33,7 @@ class Script:
 
 
 def tokens_of(script: Script, **options: Any) -> tuple[list[Token], str]:
-    sampler = Sampler(Sampling(), 10)
+    sampler = Sampler(SamplingParams(), 10)
     options = {"eos_ids": {8, 9}, **options}
     tokens = generate(cast("Session", script), script.next_logits(), sampler, **options)
     found = []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import aotlm_runtime
-from aotlm_runtime import Options, errors
+from aotlm_runtime import GenerationOptions, errors
 from aotlm_runtime.model import Model
 from tests.runtime import fake
 
@@ -53,7 +53,7 @@ def test_a_system_message_comes_first_and_needs_a_template(model: Model) -> None
 def test_a_stop_string_ends_an_answer_and_leaves_the_cache_usable(model: Model) -> None:
     whole = text_after(chat_ids("abc"))
     assert len(whole) > 4
-    options = Options(stop=(whole[3:5],))
+    options = GenerationOptions(stop=(whole[3:5],))
     assert "".join(model.generate("abc", options)) == whole[: whole.find(whole[3:5])]
     assert model.last is not None
     assert model.last.finish == "stop"
@@ -61,7 +61,7 @@ def test_a_stop_string_ends_an_answer_and_leaves_the_cache_usable(model: Model) 
 
 
 def test_pieces_carry_tokens_and_log_probabilities(model: Model) -> None:
-    pieces = list(model.stream(model.encode("abc"), Options(max_tokens=3, n_logprobs=2)))
+    pieces = list(model.stream(model.encode("abc"), GenerationOptions(max_tokens=3, n_logprobs=2)))
     tokens = [token for piece in pieces for token in piece.tokens]
     assert bytes(token.id for token in tokens) == text_after(chat_ids("abc"), 3).encode()
     # one logit of the tokenizer's 259 is 1, the others are 0
@@ -72,7 +72,7 @@ def test_pieces_carry_tokens_and_log_probabilities(model: Model) -> None:
 def test_max_tokens_limits_the_answer(model: Model) -> None:
     wanted = text_after(chat_ids("abc"), 2)
     assert len(wanted) == 2
-    assert "".join(model.generate("abc", Options(max_tokens=2))) == wanted
+    assert "".join(model.generate("abc", GenerationOptions(max_tokens=2))) == wanted
     assert model.last is not None
     assert (model.last.finish, model.last.generated) == ("max_tokens", 2)
 
@@ -87,7 +87,10 @@ def test_an_answer_ends_with_the_context(bundle: Path) -> None:
 
 
 def test_the_same_prompt_again_gives_the_same_text(model: Model) -> None:
-    assert len({"".join(model.generate("abc", Options(max_tokens=20))) for _ in range(3)}) == 1
+    assert (
+        len({"".join(model.generate("abc", GenerationOptions(max_tokens=20))) for _ in range(3)})
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,7 +112,7 @@ def test_impossible_options_are_refused(
 
 def test_repeating_a_prompt_adds_no_memory(model: Model) -> None:
     def run() -> int:
-        list(model.generate("abc", Options(max_tokens=50)))
+        list(model.generate("abc", GenerationOptions(max_tokens=50)))
         model.session.rewind(0)
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from aotlm_runtime import Options, errors, load
+from aotlm_runtime import GenerationOptions, errors, load
 from aotlm_runtime.bundle.reader import open_bundle
 from tests.runtime import fake
 
@@ -17,7 +17,7 @@ SAMPLE = "hello there"
 
 
 def answer(path: Path) -> str:
-    return "".join(load(path).generate(SAMPLE, Options(max_tokens=40)))
+    return "".join(load(path).generate(SAMPLE, GenerationOptions(max_tokens=40)))
 
 
 def test_folder_archive_and_compressed_archive_give_the_same_text(

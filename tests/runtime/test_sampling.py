@@ -16,7 +16,7 @@ from transformers.generation.logits_process import (
 
 from aotlm_runtime import errors
 from aotlm_runtime.compiled.session import Logits
-from aotlm_runtime.generate.sampling import Sampler, Sampling, log_probabilities
+from aotlm_runtime.generate.sampling import Sampler, SamplingParams, log_probabilities
 
 V, PADDED = 5000, 5056
 IDS = [7, 4999, 7, 12, 300]
@@ -28,7 +28,7 @@ def random_logits(seed: int, spread: float = 4.0) -> Logits:
     return logits
 
 
-def reference(sampling: Sampling, logits: Logits) -> torch.Tensor:
+def reference(sampling: SamplingParams, logits: Logits) -> torch.Tensor:
     """The probabilities [V] of transformers, with its processors in its own order."""
     processors = LogitsProcessorList()
     if sampling.repeat_penalty != 1:
@@ -67,7 +67,7 @@ def reference(sampling: Sampling, logits: Logits) -> torch.Tensor:
 def test_kept_ids_and_probabilities_are_those_of_transformers(
     options: dict[str, Any], seed: int
 ) -> None:
-    sampling = Sampling(**{"temperature": 1.0, **options})
+    sampling = SamplingParams(**{"temperature": 1.0, **options})
     logits = random_logits(seed)
     kept, probabilities = Sampler(sampling, V).distribution(logits, IDS)
     wanted = reference(sampling, logits)
@@ -77,16 +77,16 @@ def test_kept_ids_and_probabilities_are_those_of_transformers(
 
 def test_the_penalty_also_moves_the_greedy_choice() -> None:
     logits = np.array([1.0, 3.0, 2.9, -1.0], np.float32)
-    assert Sampler(Sampling(), 4).choose(logits, [1]) == 1
-    assert Sampler(Sampling(repeat_penalty=1.1), 4).choose(logits, [1]) == 2
+    assert Sampler(SamplingParams(), 4).sample(logits, [1]) == 1
+    assert Sampler(SamplingParams(repeat_penalty=1.1), 4).sample(logits, [1]) == 2
     assert logits.tolist() == [1.0, pytest.approx(3.0), pytest.approx(2.9), -1.0]
 
 
 def test_draws_follow_the_probabilities() -> None:
-    sampler = Sampler(Sampling(temperature=1.0, top_k=3, seed=5), V)
+    sampler = Sampler(SamplingParams(temperature=1.0, top_k=3, seed=5), V)
     logits = random_logits(1, spread=1.0)
     logits[[10, 20, 30]] = np.log([50.0, 30.0, 20.0]).astype(np.float32) + 9
-    draws = [sampler.choose(logits, IDS) for _ in range(4000)]
+    draws = [sampler.sample(logits, IDS) for _ in range(4000)]
     # three standard deviations of 4000 draws are below 0.024
     for token, share in ((10, 0.5), (20, 0.3), (30, 0.2)):
         assert draws.count(token) / 4000 == pytest.approx(share, abs=0.024)
@@ -95,19 +95,19 @@ def test_draws_follow_the_probabilities() -> None:
 def test_the_seed_rule_is_what_its_description_says() -> None:
     import random
 
-    sampling = Sampling(temperature=0.8, top_p=0.9, seed=42)
+    sampling = SamplingParams(temperature=0.8, top_p=0.9, seed=42)
     sampler, numbers = Sampler(sampling, V), random.Random(42)
     for seed in range(20):
         logits = random_logits(seed)
         kept, probabilities = sampler.distribution(logits, IDS)
         first = int(np.argmax(np.cumsum(probabilities) > numbers.random()))
-        assert sampler.choose(logits, IDS) == kept[first]
+        assert sampler.sample(logits, IDS) == kept[first]
 
 
 def test_equal_seeds_give_equal_tokens_and_no_seed_gives_others() -> None:
     def draw(seed: int | None) -> list[int]:
-        sampler = Sampler(Sampling(temperature=2.0, seed=seed), V)
-        return [sampler.choose(random_logits(n), IDS) for n in range(10)]
+        sampler = Sampler(SamplingParams(temperature=2.0, seed=seed), V)
+        return [sampler.sample(random_logits(n), IDS) for n in range(10)]
 
     assert draw(3) == draw(3)
     assert len({tuple(draw(seed)) for seed in (3, 4, None, None)}) == 4
@@ -115,20 +115,20 @@ def test_equal_seeds_give_equal_tokens_and_no_seed_gives_others() -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-30, 1.0])
 def test_ids_beyond_the_vocabulary_are_never_chosen(temperature: float) -> None:
-    sampler = Sampler(Sampling(temperature=temperature, seed=1), V)
-    assert all(sampler.choose(random_logits(n), [PADDED - 1]) < V for n in range(20))
+    sampler = Sampler(SamplingParams(temperature=temperature, seed=1), V)
+    assert all(sampler.sample(random_logits(n), [PADDED - 1]) < V for n in range(20))
 
 
 def test_the_smallest_of_equal_ids_is_chosen() -> None:
-    assert Sampler(Sampling(), 3).choose(np.array([1, 3, 3], np.float32), []) == 1
+    assert Sampler(SamplingParams(), 3).sample(np.array([1, 3, 3], np.float32), []) == 1
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_logits_that_are_not_numbers_are_refused(bad: float, temperature: float) -> None:
-    sampler = Sampler(Sampling(temperature=temperature), 3)
+    sampler = Sampler(SamplingParams(temperature=temperature), 3)
     with pytest.raises(errors.LogitsInvalid, match="of id 1"):
-        sampler.choose(np.array([1, bad, 3], np.float32), [])
+        sampler.sample(np.array([1, bad, 3], np.float32), [])
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_logits_that_are_not_numbers_are_refused(bad: float, temperature: float)
 )
 def test_values_outside_their_range_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(errors.OptionInvalid, match=sentence):
-        Sampling(**options)
+        SamplingParams(**options)
 
 
 def test_log_probabilities_are_those_of_torch() -> None:

@@ -12,15 +12,15 @@ import pytest
 from aotlm_runtime import errors
 from aotlm_runtime.bundle.manifest import StateTensor
 from aotlm_runtime.compiled.session import Session
-from aotlm_runtime.generate.stream import Options
+from aotlm_runtime.generate.stream import GenerationOptions
 from aotlm_runtime.model import Model
 from aotlm_runtime.server import capacity
-from aotlm_runtime.server.fair_lock import Cancelled, SharedModel, Turns
+from aotlm_runtime.server.fair_lock import Cancelled, FifoLock, ScheduledModel
 from aotlm_runtime.server.pool import Pool, Slot
-from aotlm_runtime.server.request_queue import Waiting
+from aotlm_runtime.server.request_queue import RequestQueue
 from tests.runtime import fake
 
-ANSWER = Options(max_tokens=4)
+ANSWER = GenerationOptions(max_tokens=4)
 
 
 def ids(text: str) -> list[int]:
@@ -40,7 +40,7 @@ def answer(pool: Pool, prompt: list[int]) -> tuple[Slot, int]:
 
 
 def test_clients_take_turns_and_keep_their_order() -> None:
-    waiting: Waiting[str] = Waiting(10)
+    waiting: RequestQueue[str] = RequestQueue(10)
     for item in ("a1", "a2", "a3", "b1", "c1", "b2"):
         waiting.push(item[0], item)
     assert waiting.remove("a", "a2")
@@ -51,11 +51,11 @@ def test_clients_take_turns_and_keep_their_order() -> None:
 
 
 def test_a_queue_of_length_zero_is_always_full() -> None:
-    assert Waiting[str](0).is_full
+    assert RequestQueue[str](0).is_full
 
 
 def test_turns_are_taken_in_the_order_of_asking() -> None:
-    turns, order = Turns(), list[int]()
+    turns, order = FifoLock(), list[int]()
 
     def take(number: int) -> None:
         with turns:
@@ -75,8 +75,8 @@ def test_turns_are_taken_in_the_order_of_asking() -> None:
 
 
 def test_a_cancelled_session_makes_no_call_and_stays_whole(model: Model) -> None:
-    shared = SharedModel(model.session.compiled, Turns())
-    session = model.session.sibling(shared)
+    shared = ScheduledModel(model.session.compiled, FifoLock())
+    session = model.session.fork(shared)
     session.prefill(ids("abc"))
     shared.is_cancelled = True
     with pytest.raises(Cancelled):
@@ -149,7 +149,7 @@ def test_the_state_of_every_layout_is_copied_up_to_a_position(model: Model) -> N
     abi = fake.abi(state=state, state_bytes_per_position=sum(sizes))
     weights = np.zeros(4096, np.int8)
     source = Session(model.session.compiled, abi, weights, fake.VOCAB_SIZE, 150, 1)
-    target = source.sibling(source.compiled)
+    target = source.fork(source.compiled)
     source._state[...] = np.random.default_rng(0).integers(1, 100, source._state.shape)
     source.tokens = list(range(150))
     target.copy_prefix(source, 70)
@@ -169,10 +169,10 @@ def test_the_state_of_every_layout_is_copied_up_to_a_position(model: Model) -> N
 
 
 def test_a_state_that_cannot_be_cut_is_not_copied(model: Model) -> None:
-    sibling = model.session.sibling(model.session.compiled)
-    sibling.is_rewindable = False
+    fork = model.session.fork(model.session.compiled)
+    fork.is_rewindable = False
     with pytest.raises(errors.OptionInvalid, match="cannot be cut"):
-        sibling.copy_prefix(model.session, 3)
+        fork.copy_prefix(model.session, 3)
 
 
 def test_sessions_by_default_take_half_of_the_memory(

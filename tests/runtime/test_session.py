@@ -74,17 +74,17 @@ def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(
 def test_reuse_keeps_the_common_prefix_and_leaves_a_token(start: Callable[..., Session]) -> None:
     session = start()
     session.prefill(IDS[:50])
-    assert session.reuse([*IDS[:30], 1, 2, 3]) == 30
+    assert session.rewind_to_common_prefix([*IDS[:30], 1, 2, 3]) == 30
     assert session.position == 30
-    assert session.reuse(IDS[:30]) == 29
-    assert start(False).reuse(IDS[:5]) == 0
+    assert session.rewind_to_common_prefix(IDS[:30]) == 29
+    assert start(False).rewind_to_common_prefix(IDS[:5]) == 0
 
 
 def test_state_that_cannot_be_rewound_is_only_kept_whole(start: Callable[..., Session]) -> None:
     session = start(rewindable=False)
     session.prefill(IDS[:50])
-    assert session.reuse(IDS[:60]) == 50
-    assert session.reuse([*IDS[:30], 1]) == 0
+    assert session.rewind_to_common_prefix(IDS[:60]) == 50
+    assert session.rewind_to_common_prefix([*IDS[:30], 1]) == 0
     assert not session._state.any()
 
 

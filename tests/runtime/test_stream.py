@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from aotlm_runtime import errors
 from aotlm_runtime.generate.loop import FinishReason, Token
-from aotlm_runtime.generate.stream import Options, Piece, pieces
-from aotlm_runtime.text.stop_strings import Stops
+from aotlm_runtime.generate.stream import GenerationOptions, TextDelta, stream_text
+from aotlm_runtime.text.stop_strings import StopStrings
 from aotlm_runtime.text.thinking import KNOWN_TAGS, Splitter
-from aotlm_runtime.text.tokenizer import Text
+from aotlm_runtime.text.tokenizer import Tokenizer
 from tests.runtime import fake
 
-TEXT = Text({"tokenizer.json": fake.byte_tokenizer().to_str().encode()})
+TEXT = Tokenizer({"tokenizer.json": fake.byte_tokenizer().to_str().encode()})
 
 
 def tokens_of(data: bytes) -> Generator[Token, None, FinishReason]:
@@ -26,10 +26,10 @@ def tokens_of(data: bytes) -> Generator[Token, None, FinishReason]:
 
 def play(
     text: str | bytes, stop: Sequence[str] = (), splitter: Splitter | None = None
-) -> tuple[list[Piece], str]:
+) -> tuple[list[TextDelta], str]:
     data = text if isinstance(text, bytes) else text.encode()
     found, splitter = [], splitter or Splitter(None)
-    answer = pieces(tokens_of(data), TEXT.detokenizer(), splitter, Stops(stop))
+    answer = stream_text(tokens_of(data), TEXT.detokenizer(), splitter, StopStrings(stop))
     while True:
         try:
             found.append(next(answer))
@@ -37,7 +37,7 @@ def play(
             return found, end.value
 
 
-def joined(found: Sequence[Piece], is_thinking: bool = False) -> str:
+def joined(found: Sequence[TextDelta], is_thinking: bool = False) -> str:
     return "".join(piece.text for piece in found if piece.is_thinking == is_thinking)
 
 
@@ -133,4 +133,4 @@ def test_stop_strings_are_looked_for_in_the_answer_alone() -> None:
 )
 def test_options_outside_their_range_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(errors.OptionInvalid, match=sentence):
-        Options(**options)
+        GenerationOptions(**options)

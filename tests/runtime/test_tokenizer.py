@@ -7,7 +7,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from aotlm_runtime import errors
-from aotlm_runtime.text.tokenizer import Text
+from aotlm_runtime.text.tokenizer import Tokenizer
 from tests.runtime import fake
 
 CHATML = (
@@ -67,7 +67,7 @@ def test_chat_ids_equal_those_of_transformers(template: str, n_messages: int) ->
     wanted = reference.apply_chat_template(
         messages, tokenize=True, add_generation_prompt=True, return_dict=False
     )
-    assert Text(files(template)).encode_chat(messages) == wanted
+    assert Tokenizer(files(template)).encode_chat(messages) == wanted
 
 
 def test_the_configuration_can_hold_the_template_too() -> None:
@@ -75,11 +75,11 @@ def test_the_configuration_can_hold_the_template_too() -> None:
     for source in ("yes", named):
         held = files("", chat_template=source)
         del held["chat_template.jinja"]
-        assert Text(held).encode_chat(MESSAGES) == list(b"yes")
+        assert Tokenizer(held).encode_chat(MESSAGES) == list(b"yes")
 
 
 def test_a_template_can_refuse_the_messages() -> None:
-    text = Text(files("{{ raise_exception('roles must alternate') }}"))
+    text = Tokenizer(files("{{ raise_exception('roles must alternate') }}"))
     with pytest.raises(errors.TemplateFailed, match="failed on 3 messages: roles must alternate"):
         text.encode_chat(MESSAGES)
 
@@ -96,21 +96,21 @@ def test_a_template_can_refuse_the_messages() -> None:
 )
 def test_a_template_cannot_leave_the_sandbox_or_crash(template: str) -> None:
     with pytest.raises(errors.TemplateFailed):
-        Text(files(template)).encode_chat(MESSAGES)
+        Tokenizer(files(template)).encode_chat(MESSAGES)
 
 
 def test_a_template_with_wrong_syntax_is_named() -> None:
     with pytest.raises(errors.TemplateFailed, match="does not compile"):
-        Text(files("{% if %}")).encode_chat(MESSAGES)
+        Tokenizer(files("{% if %}")).encode_chat(MESSAGES)
 
 
 def test_the_vocabulary_ends_behind_the_largest_id_with_text() -> None:
-    assert Text(files("")).vocabulary == 259
+    assert Tokenizer(files("")).vocabulary == 259
 
 
 def test_text_without_utf8_is_refused() -> None:
     with pytest.raises(errors.PromptInvalid, match="not valid UTF-8 at character 1"):
-        Text(files("")).encode("a\udc80")
+        Tokenizer(files("")).encode("a\udc80")
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ def test_text_without_utf8_is_refused() -> None:
 )
 def test_broken_files_are_named(changes: dict[str, bytes], sentence: str) -> None:
     with pytest.raises(errors.TokenizerInvalid, match=sentence):
-        Text({**files("{{ bos_token }}"), **changes}).encode_chat(MESSAGES)
+        Tokenizer({**files("{{ bos_token }}"), **changes}).encode_chat(MESSAGES)
 
 
 def test_a_missing_tokenizer_is_named() -> None:
     with pytest.raises(errors.TokenizerInvalid, match=r"has no tokenizer\.json, only a\.txt"):
-        Text({"a.txt": b""})
+        Tokenizer({"a.txt": b""})

@@ -268,7 +268,7 @@ def test_a_bundle_answers_from_its_own_small_image(
         )  # fmt: skip
         assert answer.returncode == 0, answer.stderr
         model = aotlm_runtime.load(bundle)
-        options = aotlm_runtime.Options(max_tokens=8)
+        options = aotlm_runtime.GenerationOptions(max_tokens=8)
         assert answer.stdout == "".join(model.generate("Hello", options, raw=True)) + "\n"
     finally:
         engine.images.remove(name, force=True)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aotlm.graph import dims
-from aotlm.graph.dims import SYMBOLS, C, Dim, Linear, R, T, add, divide, evaluate, mul, scale, sub
+from aotlm.graph.dims import SYMBOLS, Affine, C, Dim, R, T, add, divide, evaluate, mul, scale, sub
 
 NUMBERS = st.integers(-50, 50)
 SIZES: st.SearchStrategy[Dim] = st.builds(
@@ -67,7 +67,7 @@ def test_a_product_of_two_dynamic_sizes_is_refused() -> None:
 
 def test_a_product_of_none_is_one() -> None:
     assert dims.product(()) == 1
-    assert dims.product((2, T, 3)) == Linear(0, (6, 0, 0))
+    assert dims.product((2, T, 3)) == Affine(0, (6, 0, 0))
 
 
 def test_symbols_are_replaced_by_sizes_and_others_stay() -> None:

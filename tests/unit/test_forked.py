@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aotlm.errors import AotlmError
-from aotlm.support.forked import Work, beside
+from aotlm.support.forked import Work, run_forked
 from aotlm.support.progress import Progress, silent
 
 SLOW_SECONDS = 60
@@ -34,7 +34,7 @@ def _fail(progress: Progress) -> None:
 
 
 def _result(work: Work[object], does: str = "works") -> object:
-    with beside(work, does, silent) as result:
+    with run_forked(work, does, silent) as result:
         return result()
 
 
@@ -58,7 +58,7 @@ def test_the_result_and_each_step_arrive() -> None:
             progress(done, 1000, "x" * 100)
         return os.getpid()
 
-    with beside(work, "works", lambda *step: seen.append(step)) as result:
+    with run_forked(work, "works", lambda *step: seen.append(step)) as result:
         assert result() != os.getpid()
     assert seen == [(done, 1000, "x" * 100) for done in range(1000)]
 
@@ -69,7 +69,7 @@ def test_steps_that_nobody_waits_for_hold_nothing_up(tmp_path: Path) -> None:
             progress(done, 5000, "x" * 100)
         (tmp_path / "done").touch()
 
-    with beside(work, "works", silent):
+    with run_forked(work, "works", silent):
         deadline = time.monotonic() + SLOW_SECONDS
         while not (tmp_path / "done").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -106,7 +106,7 @@ def test_a_process_that_leaves_is_one_sentence() -> None:
 
 def _raise_beside(started: list[int], error: type[BaseException]) -> None:
     before = _children()
-    with beside(_sleep, "works", silent):
+    with run_forked(_sleep, "works", silent):
         started.extend(set(_children()) - set(before))
         raise error
 
@@ -124,10 +124,10 @@ def test_a_failing_block_ends_the_process(error: type[BaseException]) -> None:
 
 ORPHAN = """
 import time
-from aotlm.support.forked import beside
+from aotlm.support.forked import run_forked
 from tests.unit.test_forked import _children, _sleep
 
-with beside(_sleep, "works", lambda *step: None) as result:
+with run_forked(_sleep, "works", lambda *step: None) as result:
     print(*_children(), flush=True)
     result()
 """

@@ -19,7 +19,7 @@ from aotlm.emit.plan_workspace import (
     strided_view,
 )
 from aotlm.graph import ops
-from aotlm.graph.dims import C, Dim, Linear, T, evaluate
+from aotlm.graph.dims import Affine, C, Dim, T, evaluate
 from aotlm.graph.interpreter import DTYPES, Array, Interpreter
 from aotlm.graph.ir import Graph, Node, TensorType, build, make
 from aotlm.partition.partition import partition
@@ -177,7 +177,7 @@ def test_any_graph_computes_the_same_in_its_planned_memory(
 
 
 @settings(max_examples=40, deadline=None)
-@given(graph=graphs(), size=st.sampled_from([1, 100, Linear(8, (0, 0, 3))]))
+@given(graph=graphs(), size=st.sampled_from([1, 100, Affine(8, (0, 0, 3))]))
 def test_scratch_lies_over_nothing_that_is_alive(graph: Graph, size: Dim) -> None:
     _assert_plan_works(graph, EXTENTS[1], scratch_bytes=lambda node: size)
 
@@ -263,12 +263,12 @@ def test_values_that_do_not_live_together_share_their_bytes() -> None:
     for _ in range(20):
         x = _neg(x)
     # two at a time: the one that is read and the one that is written
-    assert plan_workspace(graph_of(x)).size_bytes == Linear(0, (2 * 128, 0, 0))
+    assert plan_workspace(graph_of(x)).size_bytes == Affine(0, (2 * 128, 0, 0))
 
 
 @pytest.mark.parametrize(
     ("size_bytes", "rounded"),
-    [(0, 0), (1, 64), (64, 64), (65, 128), (Linear(1, (4, 0, 100)), Linear(64, (64, 0, 128)))],
+    [(0, 0), (1, 64), (64, 64), (65, 128), (Affine(1, (4, 0, 100)), Affine(64, (64, 0, 128)))],
 )
 def test_sizes_are_rounded_up_term_by_term(size_bytes: Dim, rounded: Dim) -> None:
     assert round_up(size_bytes) == rounded
@@ -276,8 +276,8 @@ def test_sizes_are_rounded_up_term_by_term(size_bytes: Dim, rounded: Dim) -> Non
 
 def test_strides_of_a_permuted_value_are_not_contiguous() -> None:
     whole = contiguous((2, T, 3))
-    assert whole.strides == (Linear(0, (3, 0, 0)), 3, 1)
+    assert whole.strides == (Affine(0, (3, 0, 0)), 3, 1)
     assert whole.is_contiguous
     turned = strided_view(whole, _permuted(_x(2, T, 3), 1, 0, 2))
-    assert turned == Strided(0, (T, 2, 3), (3, Linear(0, (3, 0, 0)), 1))
+    assert turned == Strided(0, (T, 2, 3), (3, Affine(0, (3, 0, 0)), 1))
     assert not turned.is_contiguous

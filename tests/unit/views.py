@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from aotlm.graph import ops
-from aotlm.graph.dims import Dim, Linear, T, mul
+from aotlm.graph.dims import Affine, Dim, T, mul
 from aotlm.graph.ir import Node, TensorType, make
 
 STARTS: tuple[tuple[Dim, ...], ...] = (
@@ -32,13 +32,13 @@ def _split(draw: Any, x: Node) -> Node:
     """View one dimension as two, of which one may be 1."""
     i = draw(st.integers(0, len(x.shape) - 1))
     size = x.shape[i]
-    parts = size.terms[0] if isinstance(size, Linear) and not size.const else size
+    parts = size.terms[0] if isinstance(size, Affine) and not size.const else size
     divisors = [n for n in range(1, 13) if isinstance(parts, int) and parts % n == 0] or [1]
     n = draw(st.sampled_from(divisors))
-    rest: Dim = Linear(0, (parts // n, 0, 0)) if isinstance(size, Linear) else size // n
-    if isinstance(size, Linear) and size.const:
+    rest: Dim = Affine(0, (parts // n, 0, 0)) if isinstance(size, Affine) else size // n
+    if isinstance(size, Affine) and size.const:
         rest = size
-    pair = (rest, n) if draw(st.booleans()) or isinstance(size, Linear) else (n, rest)
+    pair = (rest, n) if draw(st.booleans()) or isinstance(size, Affine) else (n, rest)
     return make(ops.VIEW, [x], shape=(*x.shape[:i], *pair, *x.shape[i + 1 :]))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aotlm_runtime.bench.limits import Arithmetic, Limits
-from aotlm_runtime.bench.workload import Work
+from aotlm_runtime.bench.workload import Workload
 from aotlm_runtime.compiled.session import Session
 
 LEAST_PREFILLS = 3
@@ -48,7 +48,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Effort:
+class BenchOptions:
     """How much is measured: `n_pairs` of each decode step; of each prefill a tenth of them, fewer
     where `seconds` have passed, but always LEAST_PREFILLS."""
 
@@ -77,7 +77,12 @@ class Bench:
     """Measures one session on one model."""
 
     def __init__(
-        self, session: Session, weights: NDArray[np.int8], work: Work, limits: Limits, dtype: str
+        self,
+        session: Session,
+        weights: NDArray[np.int8],
+        work: Workload,
+        limits: Limits,
+        dtype: str,
     ) -> None:
         self.session, self.weights, self.work, self.limits = session, weights, work, limits
         is_dot = dtype == "bf16" and limits.has("dot")
@@ -108,7 +113,7 @@ class Bench:
 
         The limit also counts the cache that a step reads.
         """
-        self.session.pretend(depth)
+        self.session.fill_for_benchmark(depth)
         self.session.decode(0)
         step = self.work.step_bytes
         least = (step + depth * self.work.kv_bytes_per_position) / step
@@ -147,7 +152,7 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def run(case: Case, effort: Effort, after_pair: AfterPair) -> Row:
+def run(case: Case, effort: BenchOptions, after_pair: AfterPair) -> Row:
     """Run the pairs of a case."""
     is_prefill = case.name == "prefill"
     n_pairs = max(LEAST_PREFILLS, effort.n_pairs // 10) if is_prefill else effort.n_pairs

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from aotlm_runtime.bench.limits import Limits
-from aotlm_runtime.bench.measure import AfterPair, Bench, Case, Effort, Machine, Row, run
+from aotlm_runtime.bench.measure import AfterPair, Bench, BenchOptions, Case, Machine, Row, run
 from aotlm_runtime.bench.process import Process, measure_process
 from aotlm_runtime.bench.workload import read_work
 from aotlm_runtime.bundle.reader import Bundle
@@ -47,20 +47,20 @@ def open_bench(bundle: Bundle, model: Model) -> Bench:
 def measure(
     bundle: Bundle,
     model: Model,
-    effort: Effort,
-    tell: Callable[[str], object],
+    effort: BenchOptions,
+    on_progress: Callable[[str], object],
     after_pair: AfterPair = lambda case, seconds: None,
 ) -> Report:
     """Measure everything. Prefills that do not fit the context are left out; depths behind its end
     are at its end."""
     bench = open_bench(bundle, model)
     session, facts = model.session, bundle.manifest.model
-    tell("the machine")
+    on_progress("the machine")
     machine = bench.machine(session.compiled.set_threads)
     found = []
-    for case in _plan(bench, session.context):
+    for case in _plan(bench, session.context_length):
         row = run(case, effort, after_pair)
-        tell(line(row))
+        on_progress(line(row))
         found.append(row)
     return Report(
         model=facts.source,

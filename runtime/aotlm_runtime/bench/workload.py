@@ -17,7 +17,7 @@ _GRAIN = 256  # a range of the compiled library is a multiple of this
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """The least that the model's calls must do.
 
     `ranges` [n, 2] i64 are (offset, size), in bytes of the weight file's data section, of every
@@ -49,7 +49,7 @@ class Work:
         return n_tokens * (n_tokens + 1) // 2 * self.attention_flops_per_pair
 
 
-def read_work(bundle: Bundle) -> Work:
+def read_work(bundle: Bundle) -> Workload:
     """Return the work of a bundle's model."""
     model = bundle.manifest.model
     header = _header(bundle)
@@ -71,7 +71,7 @@ def read_work(bundle: Bundle) -> Work:
                 head_weights += n_weights
             else:
                 layer_weights += n_weights
-    return Work(
+    return Workload(
         np.array(ranges, np.int64),
         bundle.manifest.abi.state_bytes_per_position,
         layer_weights,

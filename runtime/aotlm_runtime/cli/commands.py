@@ -12,16 +12,16 @@ from aotlm_runtime.errors import PromptInvalid, TextInvalid
 
 if TYPE_CHECKING:
     from aotlm_runtime.bundle.reader import Bundle
-    from aotlm_runtime.generate.stream import Options
+    from aotlm_runtime.generate.stream import GenerationOptions
     from aotlm_runtime.model import Model
 
 
 def chat(arguments: argparse.Namespace) -> int:
     """Chat until the input ends."""
     from aotlm_runtime.cli.line_input import open_reader
-    from aotlm_runtime.cli.repl import Conversation
+    from aotlm_runtime.cli.repl import Repl
 
-    conversation = Conversation(_load(arguments), arguments)
+    conversation = Repl(_load(arguments), arguments)
     if sys.stdin.isatty():
         print("/help lists commands; Ctrl-C stops an answer, Ctrl-D leaves.", file=sys.stderr)
     conversation.run(open_reader())
@@ -99,14 +99,14 @@ def perplexity(arguments: argparse.Namespace) -> int:
         return 0
     print(
         f"perplexity {found.perplexity:.4f} over {found.n_scored} tokens, "
-        f"context {model.session.context}; {speed:.1f} tok/s"
+        f"context {model.session.context_length}; {speed:.1f} tok/s"
     )
     return 0
 
 
 def bench(arguments: argparse.Namespace) -> int:
     """Measure the bundle beside the machine's limits."""
-    from aotlm_runtime.bench.measure import Effort
+    from aotlm_runtime.bench.measure import BenchOptions
     from aotlm_runtime.bench.report import measure, to_json, to_markdown
     from aotlm_runtime.bundle.reader import open_bundle
     from aotlm_runtime.cli.console import note
@@ -114,13 +114,13 @@ def bench(arguments: argparse.Namespace) -> int:
     with open_bundle(arguments.bundle) as bundle:
         model = _load_opened(bundle, arguments)
         given = {"n_pairs": arguments.repeat, "seconds": arguments.seconds}
-        effort = Effort(**{name: value for name, value in given.items() if value})
+        effort = BenchOptions(**{name: value for name, value in given.items() if value})
         report = measure(bundle, model, effort, note)
     print(json.dumps(to_json(report), indent=2) if arguments.json else to_markdown(report))
     return 0
 
 
-def _record(model: "Model", ids: list[int], options: "Options") -> dict[str, object]:
+def _record(model: "Model", ids: list[int], options: "GenerationOptions") -> dict[str, object]:
     """Return an answer and its figures, for JSON."""
     pieces = list(model.stream(ids, options))
     last = model.last

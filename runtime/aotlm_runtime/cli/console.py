@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from aotlm_runtime.generate.stream import Piece
+    from aotlm_runtime.generate.stream import TextDelta
     from aotlm_runtime.model import Model
 
 _DIM, _PLAIN = "\033[2m", "\033[0m"
 
 
-def write(answer: "Iterable[Piece]", *, shows_thinking: bool = True) -> None:
+def write(answer: "Iterable[TextDelta]", *, shows_thinking: bool = True) -> None:
     """Print the pieces of an answer as they come, and a final newline.
 
     Thinking comes first, dimmed on a terminal that may have colours, then an empty line.
@@ -52,7 +52,7 @@ def finish_note(model: "Model") -> list[str]:
     if model.last is None or model.last.finish != "context":
         return []
     return [
-        f"note: the answer stopped because the context of {model.session.context} tokens is full; "
+        f"note: the answer stopped because the context of {model.context_length} tokens is full; "
         "start again, or with a larger --context"
     ]
 

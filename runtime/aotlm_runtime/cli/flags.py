@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from aotlm_runtime.generate.sampling import Sampling
-    from aotlm_runtime.generate.stream import Options
+    from aotlm_runtime.generate.sampling import SamplingParams
+    from aotlm_runtime.generate.stream import GenerationOptions
 
 Kind = Literal["text", "texts", "count", "number", "on", "off"]
 
@@ -93,32 +93,32 @@ def add_flags(parser: argparse.ArgumentParser, flags: Sequence[Flag]) -> None:
             )
 
 
-def read_options(arguments: argparse.Namespace) -> "Options":
+def read_options(arguments: argparse.Namespace) -> "GenerationOptions":
     """Return what the flags of ANSWER and SAMPLING ask for.
 
     Raises:
         OptionInvalid: a value is outside its range.
     """
-    from aotlm_runtime.generate.stream import Options
+    from aotlm_runtime.generate.stream import GenerationOptions
 
-    return Options(
+    return GenerationOptions(
         max_tokens=arguments.max_tokens,
         stop=tuple(arguments.stop),
         sampling=read_sampling(arguments),
     )
 
 
-def read_sampling(arguments: argparse.Namespace) -> "Sampling":
+def read_sampling(arguments: argparse.Namespace) -> "SamplingParams":
     """Return what the flags of SAMPLING ask for.
 
     Raises:
         OptionInvalid: a value is outside its range.
     """
-    from aotlm_runtime.generate.sampling import Sampling
+    from aotlm_runtime.generate.sampling import SamplingParams
 
     names = [flag.name.replace("-", "_") for flag in SAMPLING]
     given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    return Sampling(**given)
+    return SamplingParams(**given)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from aotlm_runtime.cli.console import finish_note, note, stats_lines, write
 from aotlm_runtime.cli.flags import ANSWER, SAMPLING, Flag, read_options, read_value
 from aotlm_runtime.cli.line_input import Read, read_message
 from aotlm_runtime.errors import AotlmRuntimeError, OptionInvalid
-from aotlm_runtime.generate.stream import Piece
+from aotlm_runtime.generate.stream import TextDelta
 
 if TYPE_CHECKING:
     from aotlm_runtime.model import Model
@@ -29,7 +29,7 @@ Three double quotes start and end a message of several lines; on a terminal, Alt
 line. Ctrl-C stops an answer; with nothing typed, it leaves."""
 
 
-class Conversation:
+class Repl:
     """A chat, or with `raw` and without a template texts that are continued, one by one."""
 
     def __init__(self, model: "Model", arguments: argparse.Namespace) -> None:
@@ -88,13 +88,13 @@ class Conversation:
         if self._chat and self._chat.n_left_out > before:
             note(
                 f"note: the first {self._chat.n_left_out} messages are left out from here on, to "
-                f"stay within the context of {self._model.session.context} tokens"
+                f"stay within the context of {self._model.session.context_length} tokens"
             )
         note(*finish_note(self._model))
         if self._arguments.stats:
             note(*stats_lines(self._model))
 
-    def _pieces(self, message: str) -> Iterator[Piece]:
+    def _pieces(self, message: str) -> Iterator[TextDelta]:
         if self._chat is not None:
             return self._chat.send(message, self._options)
         ids = self._model.encode(message, raw=self._arguments.raw)

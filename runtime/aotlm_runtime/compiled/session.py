@@ -43,7 +43,7 @@ class Session:
         context: int,
         threads: int,
     ) -> None:
-        self.context = context
+        self.context_length = context
         self.threads = threads
         self.tokens: list[int] = []
         self.compiled = compiled
@@ -58,7 +58,7 @@ class Session:
         self._logits = memory.zeros(4 * rows * vocab_size).view(np.float32).reshape(rows, -1)
         compiled.set_threads(threads)
 
-    def sibling(self, compiled: Forward) -> "Session":
+    def fork(self, compiled: Forward) -> "Session":
         """Return an empty session on the same model, which `compiled` calls.
 
         The two share the workspace, so their calls must not overlap.
@@ -115,7 +115,7 @@ class Session:
         self.check_room([token])
         return self._call("decode", [token], n_rows=1).reshape(-1)
 
-    def pretend(self, n_tokens: int) -> None:
+    def fill_for_benchmark(self, n_tokens: int) -> None:
         """Hold `n_tokens` tokens that were never computed, for measurements at that depth."""
         self._state[...] = 0x2C  # a small number in every dtype of a cache
         self.tokens = [0] * n_tokens
@@ -140,7 +140,7 @@ class Session:
         if kept:
             self.prefill(kept)
 
-    def reuse(self, ids: Sequence[int]) -> int:
+    def rewind_to_common_prefix(self, ids: Sequence[int]) -> int:
         """Rewind to the longest prefix shared with `ids`; return its length.
 
         At least the last of `ids` is left to prefill, so that its logits can be had. A state that
@@ -158,7 +158,7 @@ class Session:
         return shared
 
     def copy_prefix(self, other: "Session", n_tokens: int) -> None:
-        """Take over a sibling's first tokens and their state, in place of what is here.
+        """Take over a fork's first tokens and their state, in place of what is here.
 
         Raises:
             OptionInvalid: the state cannot be cut at a position.
@@ -193,11 +193,11 @@ class Session:
         position = self.position if position is None else position
         if not ids:
             raise PromptInvalid("the prompt has no tokens; give at least one word")
-        if position + len(ids) > self.context:
+        if position + len(ids) > self.context_length:
             after = f" after {position} earlier ones" if position else ""
             raise ContextExceeded(
-                f"the prompt has {len(ids)} tokens{after}, but the context holds {self.context}; "
-                "shorten it or load the model with a longer context"
+                f"the prompt has {len(ids)} tokens{after}, but the context holds "
+                f"{self.context_length}; shorten it or load the model with a longer context"
             )
 
     def _call(self, entry: Entry, ids: Sequence[int], n_rows: int) -> Logits:

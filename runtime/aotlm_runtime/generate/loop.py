@@ -48,21 +48,21 @@ def generate(
         LogitsInvalid: the logits are not numbers.
     """
     n_tokens = 0
-    while (token := sampler.choose(logits, session.tokens)) not in eos_ids:
+    while (token := sampler.sample(logits, session.tokens)) not in eos_ids:
         if n_logprobs is None:
             yield Token(token)
         else:
-            yield _explained(token, logits[: sampler.vocabulary], n_logprobs)
+            yield with_logprobs(token, logits[: sampler.vocabulary], n_logprobs)
         n_tokens += 1
         if n_tokens == max_tokens:
             return "max_tokens"
-        if session.position == session.context:
+        if session.position == session.context_length:
             return "context"
         logits = session.decode(token)
     return "eos"
 
 
-def _explained(token: int, logits: Logits, n_top: int) -> Token:
+def with_logprobs(token: int, logits: Logits, n_top: int) -> Token:
     logprobs = log_probabilities(logits)
     n_top = min(n_top, len(logprobs))
     best = np.argpartition(-logprobs, n_top - 1)[:n_top] if n_top else np.zeros(0, np.int64)

@@ -41,10 +41,10 @@ def score(
         )
     started = time.perf_counter()
     total, n_computed = 0.0, 0
-    step = max(session.context // 2, 1)
+    step = max(session.context_length // 2, 1)
     n_scored = 1  # the first token has nothing before it
     for begin in range(0, len(ids), step):
-        window = ids[begin : begin + session.context]
+        window = ids[begin : begin + session.context_length]
         session.rewind(0)
         place = begin
         for logits in session.score(window):

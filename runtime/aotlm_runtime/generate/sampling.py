@@ -17,7 +17,7 @@ SEEDS = 1 << 63  # a seed is below it
 _FLOORS = (1e-2, 1e-4, 0.0)
 
 
-class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How tokens are chosen. The defaults are greedy, with everything off.
 
     Raises:
@@ -50,13 +50,13 @@ class Sampler:
     of the probabilities that are left is above u.
     """
 
-    def __init__(self, sampling: Sampling, vocabulary: int) -> None:
+    def __init__(self, sampling: SamplingParams, vocabulary: int) -> None:
         """Ids from `vocabulary` on have no text and are never chosen."""
         self._sampling = sampling
         self.vocabulary = vocabulary
         self._random = random.Random(sampling.seed)
 
-    def choose(self, logits: Logits, ids: Sequence[int]) -> int:
+    def sample(self, logits: Logits, ids: Sequence[int]) -> int:
         """Return the next id. logits: [V] f32; `ids` are all tokens so far, the prompt's too.
 
         Raises:
@@ -64,7 +64,7 @@ class Sampler:
         """
         scores = self._penalized(logits, ids)[: self.vocabulary]
         if self._sampling.temperature == 0:
-            return most_likely(scores)
+            return argmax(scores)
         kept, weights = self._weights(scores)
         sums = np.cumsum(weights, dtype=np.float64)
         index = int(np.searchsorted(sums, self._random.random() * sums[-1], side="right"))
@@ -90,7 +90,7 @@ class Sampler:
     def _weights(self, scores: Logits) -> tuple[NDArray[np.int64], Logits]:
         """Return the ids that can be drawn, ascending, and weights in ratio to probabilities."""
         sampling = self._sampling
-        largest = scores[most_likely(scores)]
+        largest = scores[argmax(scores)]
         kept = np.arange(len(scores))
         if 0 < sampling.top_k < len(scores):
             kept = np.flatnonzero(scores >= np.partition(scores, -sampling.top_k)[-sampling.top_k])
@@ -105,7 +105,7 @@ class Sampler:
         return kept, weights
 
 
-def most_likely(logits: Logits) -> int:
+def argmax(logits: Logits) -> int:
     """Return the id with the largest logit, the smallest of equal ones.
 
     Raises:
@@ -122,7 +122,7 @@ def most_likely(logits: Logits) -> int:
 
 def log_probabilities(logits: Logits) -> NDArray[np.float64]:
     """Return the natural logarithms of the softmax of logits: [V] f32 to [V] f64."""
-    shifted = logits.astype(np.float64) - logits[most_likely(logits)]
+    shifted = logits.astype(np.float64) - logits[argmax(logits)]
     return shifted - math.log(np.exp(shifted).sum())
 
 

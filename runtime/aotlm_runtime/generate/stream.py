@@ -7,13 +7,13 @@ import msgspec
 
 from aotlm_runtime.errors import OptionInvalid
 from aotlm_runtime.generate.loop import FinishReason, Token
-from aotlm_runtime.generate.sampling import Sampling
+from aotlm_runtime.generate.sampling import SamplingParams
 from aotlm_runtime.text.detokenizer import Detokenizer
-from aotlm_runtime.text.stop_strings import Stops
+from aotlm_runtime.text.stop_strings import StopStrings
 from aotlm_runtime.text.thinking import Part, Splitter
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of one answer.
 
     It ends before the first `stop` string that is complete; thinking is not searched for them. With
@@ -26,7 +26,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
-    sampling: Sampling = Sampling()
+    sampling: SamplingParams = SamplingParams()
     n_logprobs: int | None = None
     splits_thinking: bool = True
 
@@ -41,10 +41,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-DEFAULT = Options()
+DEFAULT = GenerationOptions()
 
 
-class Piece(NamedTuple):
+class TextDelta(NamedTuple):
     """Whole characters, without tags and stop strings, and the tokens that completed them.
 
     Every token is in one piece. Text can be empty where tokens came to nothing, and a piece can
@@ -56,22 +56,22 @@ class Piece(NamedTuple):
     tokens: tuple[Token, ...]
 
 
-def pieces(
+def stream_text(
     tokens: Generator[Token, None, FinishReason],
     detokenizer: Detokenizer,
     splitter: Splitter,
-    stops: Stops,
-) -> Generator[Piece, None, FinishReason]:
+    stops: StopStrings,
+) -> Generator[TextDelta, None, FinishReason]:
     """Yield the text of `tokens` as it is certain, and return why it ended."""
     waiting: list[Token] = []
     is_thinking = False
 
-    def shown(parts: Iterator[Part]) -> Iterator[Piece]:
+    def shown(parts: Iterator[Part]) -> Iterator[TextDelta]:
         nonlocal is_thinking
         for text, is_thinking in parts:
             certain = text if is_thinking else stops.push(text)
             if certain:
-                yield Piece(certain, is_thinking, tuple(waiting))
+                yield TextDelta(certain, is_thinking, tuple(waiting))
                 waiting.clear()
             if stops.is_found:
                 return
@@ -91,5 +91,5 @@ def pieces(
             reason = "stop"
     rest = stops.finish()
     if rest or waiting:
-        yield Piece(rest, is_thinking and not rest, tuple(waiting))
+        yield TextDelta(rest, is_thinking and not rest, tuple(waiting))
     return reason

@@ -14,7 +14,7 @@ _BAD_REQUESTS = (
 )
 
 
-class Problem(Exception):
+class ApiError(Exception):
     """An answer with an HTTP status of 400 or more; `param` is the field at fault."""
 
     def __init__(
@@ -38,33 +38,33 @@ class Problem(Exception):
         return {"error": self._error}
 
 
-def problem_of(error: Exception) -> Problem:
+def api_error_of(error: Exception) -> ApiError:
     """Return what a request is told of an error."""
-    if isinstance(error, Problem):
+    if isinstance(error, ApiError):
         return error
     if isinstance(error, errors.TemplateFailed) and error.__cause__ is not None:
-        return Problem(
+        return ApiError(
             400,
             f"the model's chat template refuses the messages: {error.__cause__}; change them, "
             "or continue plain text with /v1/completions",
             param="messages",
         )
     if isinstance(error, errors.ContextExceeded):
-        return Problem(400, str(error), code="context_length_exceeded")
+        return ApiError(400, str(error), code="context_length_exceeded")
     if isinstance(error, _BAD_REQUESTS):
-        return Problem(400, str(error))
+        return ApiError(400, str(error))
     if isinstance(error, errors.AotlmRuntimeError):
-        return Problem(500, str(error), kind="server_error")
-    return Problem(
+        return ApiError(500, str(error), kind="server_error")
+    return ApiError(
         500,
         f"the server failed unexpectedly with {type(error).__name__}; see what it printed",
         kind="server_error",
     )
 
 
-def too_many(n_waiting: int, retry_seconds: int) -> Problem:
+def too_many(n_waiting: int, retry_seconds: int) -> ApiError:
     """The queue is full."""
-    return Problem(
+    return ApiError(
         429,
         f"{n_waiting} requests are waiting, which is the most that this server keeps; "
         f"try again in {retry_seconds} s",
@@ -74,8 +74,8 @@ def too_many(n_waiting: int, retry_seconds: int) -> Problem:
     )
 
 
-def stopping() -> Problem:
+def stopping() -> ApiError:
     """The server ends before the answer does."""
-    return Problem(
+    return ApiError(
         503, "the server is stopping; send the request again to a new one", kind="server_error"
     )

@@ -21,15 +21,15 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aotlm_runtime.errors import AotlmRuntimeError
-from aotlm_runtime.generate.sampling import Sampling
-from aotlm_runtime.generate.stream import Piece
-from aotlm_runtime.model import Answer
+from aotlm_runtime.generate.sampling import SamplingParams
+from aotlm_runtime.generate.stream import TextDelta
+from aotlm_runtime.model import GenerationStats
 from aotlm_runtime.server import schemas
-from aotlm_runtime.server.api_errors import Problem, problem_of
-from aotlm_runtime.server.engine import Engine, Job
+from aotlm_runtime.server.api_errors import ApiError, api_error_of
+from aotlm_runtime.server.engine import Engine, GenerationRequest
 from aotlm_runtime.server.fair_lock import Cancelled
 from aotlm_runtime.server.metrics import CONTENT_TYPE, Metrics
-from aotlm_runtime.server.responses import ChatReply, CompletionReply, Json, Reply
+from aotlm_runtime.server.responses import ApiResponse, ChatResponse, CompletionResponse, Json
 
 _MAX_BODY_BYTES = 4 << 20
 _CLIENT_CLOSED = 499  # nobody reads it; the name that proxies give to this
@@ -40,7 +40,7 @@ Endpoint = Callable[[Request], Awaitable[Any]]
 
 
 def make_app(
-    engine: Engine, metrics: Metrics, name: str, api_key: str | None, defaults: Sampling
+    engine: Engine, metrics: Metrics, name: str, api_key: str | None, defaults: SamplingParams
 ) -> Starlette:
     """Return the application that serves the engine's model as `name`.
 
@@ -59,7 +59,7 @@ def make_app(
         for path, (endpoint, method) in keyed.items()
     ]
     routes += [Route("/", server.page), Route("/health", server.health)]
-    told = (Problem, AotlmRuntimeError, Cancelled, ClientDisconnect, Exception)
+    told = (ApiError, AotlmRuntimeError, Cancelled, ClientDisconnect, Exception)
     handlers: Any = {HTTPException: _refuse_path, **dict.fromkeys(told, _tell)}
     counted = Middleware(_Counted, metrics=metrics, paths=[route.path for route in routes])
     return Starlette(routes=routes, exception_handlers=handlers, middleware=[counted])
@@ -86,7 +86,9 @@ class _Counted:
 class _Server:
     """The endpoints."""
 
-    def __init__(self, engine: Engine, metrics: Metrics, name: str, defaults: Sampling) -> None:
+    def __init__(
+        self, engine: Engine, metrics: Metrics, name: str, defaults: SamplingParams
+    ) -> None:
         self._engine = engine
         self._metrics = metrics
         self._name = name
@@ -113,13 +115,13 @@ class _Server:
         return _json(self._facts())
 
     async def chat(self, request: Request) -> Any:
-        return await self._answer(request, schemas.ChatRequest, ChatReply)
+        return await self._answer(request, schemas.ChatRequest, ChatResponse)
 
     async def completion(self, request: Request) -> Any:
-        return await self._answer(request, schemas.CompletionRequest, CompletionReply)
+        return await self._answer(request, schemas.CompletionRequest, CompletionResponse)
 
     async def _answer(
-        self, request: Request, kind: type[schemas.Request], make_reply: type[Reply]
+        self, request: Request, kind: type[schemas.Request], make_reply: type[ApiResponse]
     ) -> Any:
         asked = schemas.parse(await _body(request), kind)
         self._check_model(asked.model)
@@ -138,14 +140,14 @@ class _Server:
             return _Stream(job, reply, self._metrics)
         async with _until_disconnect(job, request.receive):
             events = [event async for event in job]
-        pieces = [event for event in events if isinstance(event, Piece)]
+        pieces = [event for event in events if isinstance(event, TextDelta)]
         *_, answer = events
-        assert isinstance(answer, Answer), "the last event"
+        assert isinstance(answer, GenerationStats), "the last event"
         return _json(reply.all(pieces, answer))
 
     def _check_model(self, name: str | None) -> None:
         if name not in (None, self._name):
-            raise Problem(
+            raise ApiError(
                 404,
                 f"the model {name!r} is not served here, only {self._name!r}; ask for that",
                 param="model",
@@ -159,14 +161,14 @@ class _Server:
             "object": "model",
             "created": self._created,
             "owned_by": facts.source,
-            "context_length": self._engine.model.session.context,
+            "context_length": self._engine.model.session.context_length,
         }
 
 
 class _Stream:
     """A response of server-sent events. What fails before the first has a status of its own."""
 
-    def __init__(self, job: Job, reply: Reply, metrics: Metrics) -> None:
+    def __init__(self, job: GenerationRequest, reply: ApiResponse, metrics: Metrics) -> None:
         self._job = job
         self._reply = reply
         self._metrics = metrics
@@ -184,19 +186,19 @@ class _Stream:
                     self._metrics.first_seconds.observe(time.perf_counter() - self._job.asked_at)
                     await _start(send)
                     await _write(send, self._reply.start())
-                if isinstance(event, Answer):
+                if isinstance(event, GenerationStats):
                     await _write(send, self._reply.end(event), _DONE)
                 else:
                     await _write(send, self._reply.chunks(event))
         except Exception as error:
             if isinstance(error, Cancelled) or not is_started:
                 raise
-            await _write(send, [problem_of(error).body])
+            await _write(send, [api_error_of(error).body])
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 @asynccontextmanager
-async def _until_disconnect(job: Job, receive: Receive) -> AsyncIterator[None]:
+async def _until_disconnect(job: GenerationRequest, receive: Receive) -> AsyncIterator[None]:
     """Cancel the job when the connection closes or the block is left in another way."""
 
     async def watch() -> None:
@@ -241,14 +243,14 @@ async def _body(request: Request) -> bytes:
     """
     kind = request.headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != "application/json":
-        raise Problem(
+        raise ApiError(
             415, f"the content type is {kind or 'missing'}, but must be application/json; set it"
         )
     body = b""
     async for chunk in request.stream():
         body += chunk
         if len(body) > _MAX_BODY_BYTES:
-            raise Problem(
+            raise ApiError(
                 413, f"the body is larger than {_MAX_BODY_BYTES} bytes; send a shorter prompt"
             )
     return body
@@ -263,7 +265,7 @@ def _guarded(endpoint: Endpoint, api_key: str | None) -> Endpoint:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         is_right = hmac.compare_digest(key.strip().encode(), api_key.encode())
         if scheme.lower() != "bearer" or not is_right:
-            raise Problem(
+            raise ApiError(
                 401,
                 f"the API key is {'wrong' if key else 'missing'}; send the server's as "
                 "'Authorization: Bearer KEY'",
@@ -293,13 +295,13 @@ def _page_headers(page: str) -> dict[str, str]:
 async def _tell(request: Request, error: Exception) -> Response:
     if isinstance(error, Cancelled | ClientDisconnect):
         return Response(status_code=_CLIENT_CLOSED)
-    problem = problem_of(error)
+    problem = api_error_of(error)
     return _json(problem.body, problem.status, problem.headers)
 
 
 async def _refuse_path(request: Request, error: HTTPException) -> Response:
     what = f"{request.method} {request.url.path}"
-    problem = Problem(
+    problem = ApiError(
         error.status_code,
         f"{what} is not served ({error.detail}); see /v1/models, /v1/chat/completions and "
         "/v1/completions",

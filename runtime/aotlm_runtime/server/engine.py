@@ -8,23 +8,25 @@ from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from aotlm_runtime.errors import AotlmRuntimeError
-from aotlm_runtime.generate.stream import Options, Piece
-from aotlm_runtime.model import Answer, Model
+from aotlm_runtime.generate.stream import GenerationOptions, TextDelta
+from aotlm_runtime.model import GenerationStats, Model
 from aotlm_runtime.server.api_errors import stopping, too_many
 from aotlm_runtime.server.fair_lock import Cancelled
 from aotlm_runtime.server.metrics import Metrics
 from aotlm_runtime.server.pool import Pool, Slot
-from aotlm_runtime.server.request_queue import Waiting
+from aotlm_runtime.server.request_queue import RequestQueue
 
-Event = Piece | Answer | Exception
+Event = TextDelta | GenerationStats | Exception
 
 _LONGEST_RETRY_SECONDS = 60
 
 
-class Job:
+class GenerationRequest:
     """A request on its way. Iterating gives its pieces, and at the end what the answer took."""
 
-    def __init__(self, engine: "Engine", client: str, ids: Sequence[int], options: Options) -> None:
+    def __init__(
+        self, engine: "Engine", client: str, ids: Sequence[int], options: GenerationOptions
+    ) -> None:
         self.client = client
         self.ids = ids
         self.options = options
@@ -33,19 +35,19 @@ class Job:
         self.events: asyncio.Queue[Event] = asyncio.Queue()
         self._engine = engine
 
-    async def __aiter__(self) -> AsyncIterator[Piece | Answer]:
+    async def __aiter__(self) -> AsyncIterator[TextDelta | GenerationStats]:
         """Raise Cancelled after `cancel`, and whatever went wrong."""
         while True:
             event = await self.events.get()
             if isinstance(event, Exception):
                 raise event
             yield event
-            if isinstance(event, Answer):
+            if isinstance(event, GenerationStats):
                 return
 
     def cancel(self, reason: Exception | None = None) -> None:
         """Stop generating, at the latest after the call that runs; without effect at the end."""
-        self._engine.drop(self)
+        self._engine.abort(self)
         self.events.put_nowait(reason or Cancelled())
 
 
@@ -55,9 +57,9 @@ class Engine:
     def __init__(self, model: Model, n_sessions: int, n_waiting: int, metrics: Metrics) -> None:
         self.model = model
         self._pool = Pool(model, n_sessions)
-        self._waiting: Waiting[Job] = Waiting(n_waiting)
+        self._waiting: RequestQueue[GenerationRequest] = RequestQueue(n_waiting)
         self._threads = ThreadPoolExecutor(n_sessions, thread_name_prefix="answer")
-        self._running: list[Job] = []
+        self._running: list[GenerationRequest] = []
         self._is_stopping = False
         self._mean_seconds = 1.0  # of an answer, lately
         self._metrics = metrics
@@ -73,7 +75,9 @@ class Engine:
         """The number of requests that wait for a session."""
         return len(self._waiting)
 
-    def submit(self, client: str, ids: Sequence[int], options: Options) -> Job:
+    def submit(
+        self, client: str, ids: Sequence[int], options: GenerationOptions
+    ) -> GenerationRequest:
         """Start a request, or let it wait for its turn.
 
         Raises:
@@ -83,7 +87,7 @@ class Engine:
         self.model.session.check_room(ids, position=0)
         if self._is_stopping:
             raise stopping()
-        job = Job(self, client, ids, options)
+        job = GenerationRequest(self, client, ids, options)
         if self._pool.n_busy < len(self._pool):
             self._start(job)
         elif self._waiting.is_full:
@@ -92,7 +96,7 @@ class Engine:
             self._waiting.push(client, job)
         return job
 
-    def drop(self, job: Job) -> None:
+    def abort(self, job: GenerationRequest) -> None:
         """Stop a job wherever it is."""
         if job.slot is not None:
             job.slot.shared.is_cancelled = True
@@ -108,7 +112,7 @@ class Engine:
             job.cancel(stopping())
         self._threads.shutdown(wait=False)
 
-    def _start(self, job: Job) -> None:
+    def _start(self, job: GenerationRequest) -> None:
         job.slot = self._pool.take(job.ids)
         assert job.slot is not None, "only called when a session is idle"
         self._running.append(job)
@@ -116,7 +120,9 @@ class Engine:
         loop = asyncio.get_running_loop()
         self._threads.submit(self._generate, job, job.slot, loop)
 
-    def _generate(self, job: Job, slot: Slot, loop: asyncio.AbstractEventLoop) -> None:
+    def _generate(
+        self, job: GenerationRequest, slot: Slot, loop: asyncio.AbstractEventLoop
+    ) -> None:
         """Generate in a thread of the pool; every event goes to the event loop."""
         outcome: Event
         try:
@@ -129,12 +135,12 @@ class Engine:
             outcome = error
         loop.call_soon_threadsafe(self._finish, job, slot, outcome)
 
-    def _finish(self, job: Job, slot: Slot, outcome: Event) -> None:
+    def _finish(self, job: GenerationRequest, slot: Slot, outcome: Event) -> None:
         self._running.remove(job)
         job.slot = None
         self._pool.give(slot)
         seconds = time.perf_counter() - job.asked_at
-        if isinstance(outcome, Answer):
+        if isinstance(outcome, GenerationStats):
             self._mean_seconds += 0.2 * (seconds - self._mean_seconds)
             self._metrics.count(outcome, seconds)
         elif isinstance(outcome, Cancelled):

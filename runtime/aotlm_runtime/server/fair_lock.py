@@ -14,7 +14,7 @@ class Cancelled(Exception):
     """Nobody waits for the answer any more."""
 
 
-class Turns:
+class FifoLock:
     """A lock that threads get in the order in which they asked for it."""
 
     def __init__(self) -> None:
@@ -40,13 +40,13 @@ class Turns:
                 self._is_taken = False
 
 
-class SharedModel:
+class ScheduledModel:
     """The compiled model as one session sees it: calls wait for their turn, and can be called off.
 
     A prompt of several chunks takes several turns, so it does not keep other answers waiting.
     """
 
-    def __init__(self, compiled: Forward, turns: Turns) -> None:
+    def __init__(self, compiled: Forward, turns: FifoLock) -> None:
         self.is_cancelled = False
         self._compiled = compiled
         self._turns = turns

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from aotlm_runtime.model import Answer
+from aotlm_runtime.model import GenerationStats
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
@@ -35,7 +35,7 @@ class Metrics:
         ):
             Gauge(f"aotlm_{name}", text, registry=self._registry).set_function(value)
 
-    def count(self, answer: Answer, seconds: float) -> None:
+    def count(self, answer: GenerationStats, seconds: float) -> None:
         """Count a complete answer."""
         self._prompt.inc(answer.prompt_tokens)
         self._cached.inc(answer.prompt_tokens - answer.prefilled)

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 from aotlm_runtime.compiled.session import common_prefix
 from aotlm_runtime.model import Model
-from aotlm_runtime.server.fair_lock import SharedModel, Turns
+from aotlm_runtime.server.fair_lock import FifoLock, ScheduledModel
 
 
 class Slot:
     """A session, and the model that generates on it for one request at a time."""
 
-    def __init__(self, loaded: Model, turns: Turns) -> None:
-        self.shared = SharedModel(loaded.session.compiled, turns)
-        session = loaded.session.sibling(self.shared)
+    def __init__(self, loaded: Model, turns: FifoLock) -> None:
+        self.shared = ScheduledModel(loaded.session.compiled, turns)
+        session = loaded.session.fork(self.shared)
         self.model = Model(loaded.manifest, session, loaded.text)
         self.is_busy = False
         self.used_at = 0  # of the pool's count of requests
@@ -31,7 +31,7 @@ class Pool:
     """
 
     def __init__(self, loaded: Model, n_sessions: int) -> None:
-        self._turns = Turns()
+        self._turns = FifoLock()
         self._slots = [Slot(loaded, self._turns) for _ in range(n_sessions)]
         self._n_taken = 0
 

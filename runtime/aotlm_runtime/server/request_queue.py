@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 _Item = TypeVar("_Item")
 
 
-class Waiting(Generic[_Item]):
+class RequestQueue(Generic[_Item]):
     """A bounded queue, fair to clients: one with many requests delays another by one at most."""
 
     def __init__(self, limit: int) -> None:

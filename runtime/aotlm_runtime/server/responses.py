@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from aotlm_runtime.generate.loop import FinishReason, Token
-from aotlm_runtime.generate.stream import Piece
-from aotlm_runtime.model import Answer
-from aotlm_runtime.text.tokenizer import Text
+from aotlm_runtime.generate.stream import TextDelta
+from aotlm_runtime.model import GenerationStats
+from aotlm_runtime.text.tokenizer import Tokenizer
 
 Json = dict[str, Any]
 
@@ -20,14 +20,14 @@ _FINISH: dict[FinishReason | None, str] = {
 }
 
 
-class Reply:
+class ApiResponse:
     """One answer; subclasses know how a chat and a completion differ."""
 
     prefix: str
     whole: str
     part: str
 
-    def __init__(self, model: str, text: Text, *, has_logprobs: bool, has_usage: bool) -> None:
+    def __init__(self, model: str, text: Tokenizer, *, has_logprobs: bool, has_usage: bool) -> None:
         self._text = text
         self._has_logprobs = has_logprobs
         self._has_usage = has_usage
@@ -42,14 +42,14 @@ class Reply:
         """Return the chunks before the first piece."""
         return []
 
-    def chunks(self, piece: Piece) -> list[Json]:
+    def chunks(self, piece: TextDelta) -> list[Json]:
         """Return the chunks of a piece."""
         self._see(piece)
         if not piece.text and not (self._has_logprobs and piece.tokens):
             return []
         return [self._chunk({**self._new(piece), "finish_reason": None, **self._probs([piece])})]
 
-    def end(self, answer: Answer) -> list[Json]:
+    def end(self, answer: GenerationStats) -> list[Json]:
         """Return the chunks after the last piece."""
         last = {**self._nothing(), "finish_reason": _FINISH[answer.finish], "logprobs": None}
         chunks = [self._chunk(last)]
@@ -58,7 +58,7 @@ class Reply:
             chunks.append({**self._head, "object": self.part, **usage})
         return chunks
 
-    def all(self, pieces: Sequence[Piece], answer: Answer) -> Json:
+    def all(self, pieces: Sequence[TextDelta], answer: GenerationStats) -> Json:
         """Return the whole answer."""
         for piece in pieces:
             self._see(piece)
@@ -71,32 +71,32 @@ class Reply:
         usage = self._usage(answer)
         return {**self._head, "object": self.whole, "choices": [choice], "usage": usage}
 
-    def _new(self, piece: Piece) -> Json:
+    def _new(self, piece: TextDelta) -> Json:
         raise NotImplementedError
 
     def _nothing(self) -> Json:
         raise NotImplementedError
 
-    def _full(self, pieces: Iterable[Piece]) -> Json:
+    def _full(self, pieces: Iterable[TextDelta]) -> Json:
         raise NotImplementedError
 
     def _explain(self, tokens: Sequence[Token]) -> Json:
         raise NotImplementedError
 
-    def _probs(self, pieces: Iterable[Piece]) -> Json:
+    def _probs(self, pieces: Iterable[TextDelta]) -> Json:
         """Return the log probabilities of the tokens, or null where nobody asked."""
         if not self._has_logprobs:
             return {"logprobs": None}
         return {"logprobs": self._explain([token for piece in pieces for token in piece.tokens])}
 
-    def _see(self, piece: Piece) -> None:
+    def _see(self, piece: TextDelta) -> None:
         self._n_thought += len(piece.tokens) if piece.is_thinking else 0
 
     def _chunk(self, choice: Json) -> Json:
         chunk = {**self._head, "object": self.part, "choices": [{"index": 0, **choice}]}
         return {**chunk, "usage": None} if self._has_usage else chunk
 
-    def _usage(self, answer: Answer) -> Json:
+    def _usage(self, answer: GenerationStats) -> Json:
         cached = answer.prompt_tokens - answer.prefilled
         return {
             "prompt_tokens": answer.prompt_tokens,
@@ -107,7 +107,7 @@ class Reply:
         }
 
 
-class ChatReply(Reply):
+class ChatResponse(ApiResponse):
     """Messages of an assistant, with thinking beside them."""
 
     prefix, whole, part = "chatcmpl", "chat.completion", "chat.completion.chunk"
@@ -117,14 +117,14 @@ class ChatReply(Reply):
         delta = {"role": "assistant", "content": ""}
         return [self._chunk({"delta": delta, "finish_reason": None, "logprobs": None})]
 
-    def _new(self, piece: Piece) -> Json:
+    def _new(self, piece: TextDelta) -> Json:
         name = "reasoning_content" if piece.is_thinking else "content"
         return {"delta": {name: piece.text}}
 
     def _nothing(self) -> Json:
         return {"delta": {}}
 
-    def _full(self, pieces: Iterable[Piece]) -> Json:
+    def _full(self, pieces: Iterable[TextDelta]) -> Json:
         said, thought = "", ""
         for piece in pieces:
             if piece.is_thinking:
@@ -148,22 +148,22 @@ class ChatReply(Reply):
         return {"token": name, "logprob": logprob, "bytes": data}
 
 
-class CompletionReply(Reply):
+class CompletionResponse(ApiResponse):
     """Continued text."""
 
     prefix, whole, part = "cmpl", "text_completion", "text_completion"
 
-    def __init__(self, model: str, text: Text, *, has_logprobs: bool, has_usage: bool) -> None:
+    def __init__(self, model: str, text: Tokenizer, *, has_logprobs: bool, has_usage: bool) -> None:
         super().__init__(model, text, has_logprobs=has_logprobs, has_usage=has_usage)
         self._offset = 0  # characters of all tokens that were explained
 
-    def _new(self, piece: Piece) -> Json:
+    def _new(self, piece: TextDelta) -> Json:
         return {"text": piece.text}
 
     def _nothing(self) -> Json:
         return {"text": ""}
 
-    def _full(self, pieces: Iterable[Piece]) -> Json:
+    def _full(self, pieces: Iterable[TextDelta]) -> Json:
         return {"text": "".join(piece.text for piece in pieces)}
 
     def _explain(self, tokens: Sequence[Token]) -> Json:

@@ -9,7 +9,7 @@ from types import FrameType
 
 import uvicorn
 
-from aotlm_runtime.generate.sampling import Sampling
+from aotlm_runtime.generate.sampling import SamplingParams
 from aotlm_runtime.model import Model
 from aotlm_runtime.server.app import make_app
 from aotlm_runtime.server.capacity import default_sessions
@@ -30,7 +30,7 @@ class ServeOptions:
     name: str | None
     n_sessions: int | None
     n_waiting: int
-    defaults: Sampling
+    defaults: SamplingParams
     api_key: str | None
 
 
@@ -54,7 +54,7 @@ def run(model: Model, listener: socket.socket, options: ServeOptions) -> None:
     shown = f"[{host}]" if ":" in host else host
     print(
         f"serving {name} at http://{shown}:{port} ({n_sessions} sessions of "
-        f"{model.session.context} tokens, {model.session.threads} threads); Ctrl-C ends it",
+        f"{model.session.context_length} tokens, {model.session.threads} threads); Ctrl-C ends it",
         file=sys.stderr,
     )
     if is_open(host) and options.api_key is None:

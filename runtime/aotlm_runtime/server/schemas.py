@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from aotlm_runtime.generate.sampling import Sampling
-from aotlm_runtime.generate.stream import Options
-from aotlm_runtime.server.api_errors import Problem
-from aotlm_runtime.text.tokenizer import Text
+from aotlm_runtime.generate.sampling import SamplingParams
+from aotlm_runtime.generate.stream import GenerationOptions
+from aotlm_runtime.server.api_errors import ApiError
+from aotlm_runtime.text.tokenizer import Tokenizer
 
 MAX_TOP_LOGPROBS = 20
 
@@ -103,7 +103,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Whether thinking is told from the answer."""
         raise NotImplementedError
 
-    def ids(self, text: Text) -> list[int]:
+    def ids(self, text: Tokenizer) -> list[int]:
         """Return the tokens of the prompt."""
         raise NotImplementedError
 
@@ -133,7 +133,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def for_template(self) -> dict[str, str]:
         """Return the message as chat templates know it."""
         if self.role not in _ROLES:
-            raise Problem(
+            raise ApiError(
                 400,
                 f"a message has the role {self.role!r}, but the model knows only "
                 f"{', '.join(_ROLES)}; use one of them",
@@ -177,7 +177,7 @@ class ChatRequest(Request, frozen=True, kw_only=True):
     def n_logprobs(self) -> int | None:
         """`top_logprobs`, if `logprobs` are asked for."""
         if self.top_logprobs and not self.logprobs:
-            raise Problem(400, "top_logprobs needs logprobs to be true; set it", param="logprobs")
+            raise ApiError(400, "top_logprobs needs logprobs to be true; set it", param="logprobs")
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
@@ -185,15 +185,15 @@ class ChatRequest(Request, frozen=True, kw_only=True):
         """A message has thinking beside its content."""
         return True
 
-    def ids(self, text: Text) -> list[int]:
+    def ids(self, text: Tokenizer) -> list[int]:
         """Return the tokens that ask for the assistant's next message."""
         if text.template is None:
-            raise Problem(
+            raise ApiError(
                 400, "the model has no chat template, so it only continues text; use "
                 "/v1/completions", param="messages",
             )  # fmt: skip
         if not self.messages:
-            raise Problem(400, "messages is empty; send at least one", param="messages")
+            raise ApiError(400, "messages is empty; send at least one", param="messages")
         return text.encode_chat([message.for_template() for message in self.messages])
 
 
@@ -217,7 +217,7 @@ class CompletionRequest(Request, frozen=True, kw_only=True):
         """What continues a text is one text."""
         return False
 
-    def ids(self, text: Text) -> list[int]:
+    def ids(self, text: Tokenizer) -> list[int]:
         """Return the tokens of the prompt: a text, token ids, or a list of one of them."""
         prompt: Any = self.prompt
         if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
@@ -225,14 +225,14 @@ class CompletionRequest(Request, frozen=True, kw_only=True):
         if isinstance(prompt, str):
             return text.encode(prompt)
         if not all(isinstance(token, int) for token in prompt):
-            raise Problem(
+            raise ApiError(
                 400,
                 f"prompt holds {len(prompt)} prompts, but a request takes one; send one for each",
                 param="prompt",
             )
         unknown = [token for token in prompt if not 0 <= token < text.vocabulary]
         if unknown:
-            raise Problem(
+            raise ApiError(
                 400,
                 f"prompt has the token id {unknown[0]}, but the model's go from 0 to "
                 f"{text.vocabulary - 1}; use the model's own tokenizer",
@@ -256,19 +256,19 @@ def parse(body: bytes, kind: type[_Kind]) -> _Kind:
         what, _, where = str(error).partition(" - at `$.")
         param = where.rstrip("`") or None
         name = f"{param} is not valid" if param else "the request is not valid"
-        raise Problem(400, f"{name}: {what}; change it", param=param) from error
+        raise ApiError(400, f"{name}: {what}; change it", param=param) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Problem(400, f"the body is not JSON: {error}; send a JSON object") from error
+        raise ApiError(400, f"the body is not JSON: {error}; send a JSON object") from error
     for name, neutral in _OFF.items():
         value = getattr(request, name, None)
         if value is not None and value not in neutral:
             shown = msgspec.json.encode(value).decode()[:80]
-            raise Problem(400, f"{name} is {shown}, which this server cannot do; leave it out",
+            raise ApiError(400, f"{name} is {shown}, which this server cannot do; leave it out",
                           param=name)  # fmt: skip
     return request
 
 
-def options(request: Request, defaults: Sampling) -> Options:
+def options(request: Request, defaults: SamplingParams) -> GenerationOptions:
     """Return the options of a request; `defaults` hold where it says nothing.
 
     Raises:
@@ -280,17 +280,17 @@ def options(request: Request, defaults: Sampling) -> Options:
     }
     n_logprobs = request.n_logprobs
     if n_logprobs is not None and n_logprobs > MAX_TOP_LOGPROBS:
-        raise Problem(
+        raise ApiError(
             400,
             f"{n_logprobs} log probabilities a token are asked for, but {MAX_TOP_LOGPROBS} are "
             "the most; ask for fewer",
             param="top_logprobs",
         )
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
-    return Options(
+    return GenerationOptions(
         max_tokens=request.limit,
         stop=tuple(stop),
-        sampling=Sampling(**{**msgspec.structs.asdict(defaults), **given}),
+        sampling=SamplingParams(**{**msgspec.structs.asdict(defaults), **given}),
         n_logprobs=n_logprobs,
         splits_thinking=request.splits_thinking,
     )
@@ -301,7 +301,7 @@ def _plain(content: str | list[Part] | None) -> str:
         return content or ""
     for part in content:
         if part.type != "text":
-            raise Problem(
+            raise ApiError(
                 400, f"a message has content of the type {part.type!r}, but the model reads only "
                 "text; leave it out", param="messages",
             )  # fmt: skip

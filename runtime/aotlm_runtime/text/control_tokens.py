@@ -50,7 +50,7 @@ class Control:
         return id not in self._unknown or text.strip() in ("", self._contents[id])
 
 
-class Typed:
+class EscapedMessages:
     """The control tokens that the messages of one chat hold as text."""
 
     def __init__(self, tokenizer: Tokenizer, control: Control, messages: object) -> None:
@@ -64,14 +64,14 @@ class Typed:
         self._unused = _unused_characters(check_text("".join(_strings(messages))))
         self._originals: dict[str, str] = {}
 
-    def hide(self, value: Any, allowed: frozenset[int] = frozenset()) -> Any:
+    def escape(self, value: Any, allowed: frozenset[int] = frozenset()) -> Any:
         """Return a message, or a part of one, with stand-ins for control tokens but `allowed`."""
         if isinstance(value, str):
             return self._hide_in_text(value, allowed)
         if isinstance(value, Mapping):
-            return {key: self.hide(item, allowed) for key, item in value.items()}
+            return {key: self.escape(item, allowed) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self.hide(item, allowed) for item in value]
+            return [self.escape(item, allowed) for item in value]
         return value
 
     def encode(self, text: str, encode_plain: Encode, *, add_special_tokens: bool) -> list[int]:

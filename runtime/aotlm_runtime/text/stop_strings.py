@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 
-class Stops:
+class StopStrings:
     """Passes text through, holding back what may become a stop string."""
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -25,7 +25,7 @@ class Stops:
             self.is_found = True
             _, end = min(found)
         else:
-            end = len(self._held) - n_started(self._held, self._stops)
+            end = len(self._held) - partial_match_length(self._held, self._stops)
         passed, self._held = self._held[:end], self._held[end:]
         return passed
 
@@ -34,7 +34,7 @@ class Stops:
         return "" if self.is_found else self._held
 
 
-def n_started(text: str, marks: Sequence[str]) -> int:
+def partial_match_length(text: str, marks: Sequence[str]) -> int:
     """Return the length of the longest end of `text` with which one of `marks` starts."""
     for length in range(min(len(text), max(map(len, marks)) - 1), 0, -1):
         if any(mark.startswith(text[-length:]) for mark in marks):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from aotlm_runtime.text.stop_strings import n_started
+from aotlm_runtime.text.stop_strings import partial_match_length
 
 
 class Tags(NamedTuple):
@@ -70,7 +70,7 @@ class Splitter:
             self._is_at_start = True
             self._step = self._answer
             return Part(thought.rstrip(), True)
-        end = len(thought) - n_started(thought, self._tags[1:])
+        end = len(thought) - partial_match_length(thought, self._tags[1:])
         end = len(thought[:end].rstrip())
         self._held = thought[end:]
         return Part(thought[:end], True)

@@ -6,12 +6,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from aotlm_runtime.errors import TokenizerInvalid
-from aotlm_runtime.text.control_tokens import Control, PlainTokenizer, Typed, check_text
+from aotlm_runtime.text.control_tokens import Control, EscapedMessages, PlainTokenizer, check_text
 from aotlm_runtime.text.detokenizer import Detokenizer
 from aotlm_runtime.text.thinking import KNOWN_TAGS, Splitter, Tags
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import Tokenizer as HfTokenizer
 
     from aotlm_runtime.text.template import ChatTemplate, Message
 
@@ -22,7 +22,7 @@ _TAG_TOKENS = 16
 _NONE: frozenset[int] = frozenset()
 
 
-class Text:
+class Tokenizer:
     """A tokenizer and, if the model has one, its chat template.
 
     `vocabulary` is one more than the largest id that has text; logits can be wider than that.
@@ -60,7 +60,7 @@ class Text:
         """
         if not raw:
             typed = self._typed(text)
-            return typed.encode(typed.hide(text), self._encode_plain, add_special_tokens=True)
+            return typed.encode(typed.escape(text), self._encode_plain, add_special_tokens=True)
         ids: list[int] = self._tokenizer.encode(check_text(text)).ids
         own: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         starts_twice = len(ids) > len(own) and ids[:1] == own[:1] == [self._bos_id]
@@ -83,7 +83,7 @@ class Text:
             )
         typed = self._typed(messages)
         hidden = [
-            typed.hide(message, self._tag_ids if message.get("role") == "assistant" else _NONE)
+            typed.escape(message, self._tag_ids if message.get("role") == "assistant" else _NONE)
             for message in messages
         ]
         rendered = self.template.render(hidden)
@@ -157,12 +157,12 @@ class Text:
             self._plain[is_at_start] = plain
         return self._plain[is_at_start].encode(text)
 
-    def _typed(self, messages: object) -> Typed:
-        return Typed(self._tokenizer, self._control, messages)
+    def _typed(self, messages: object) -> EscapedMessages:
+        return EscapedMessages(self._tokenizer, self._control, messages)
 
 
-def _load(files: Mapping[str, bytes]) -> "Tokenizer":
-    from tokenizers import Tokenizer
+def _load(files: Mapping[str, bytes]) -> "HfTokenizer":
+    from tokenizers import Tokenizer as HfTokenizer
 
     if "tokenizer.json" not in files:
         raise TokenizerInvalid(
@@ -170,7 +170,7 @@ def _load(files: Mapping[str, bytes]) -> "Tokenizer":
             "import the model with its tokenizer"
         )
     try:
-        tokenizer = Tokenizer.from_buffer(files["tokenizer.json"])
+        tokenizer = HfTokenizer.from_buffer(files["tokenizer.json"])
     except Exception as error:  # the library raises plain Exception
         raise TokenizerInvalid(
             f"tokenizer.json cannot be used: {error}; import the model again"
@@ -180,9 +180,9 @@ def _load(files: Mapping[str, bytes]) -> "Tokenizer":
     return _with_visible_tags(tokenizer)
 
 
-def _with_visible_tags(tokenizer: "Tokenizer") -> "Tokenizer":
+def _with_visible_tags(tokenizer: "HfTokenizer") -> "HfTokenizer":
     """Return the tokenizer with text for the tags of thinking, which some make special tokens."""
-    from tokenizers import Tokenizer
+    from tokenizers import Tokenizer as HfTokenizer
 
     added = tokenizer.get_added_tokens_decoder().values()
     tags = [tag for pair in KNOWN_TAGS for tag in pair]
@@ -191,7 +191,7 @@ def _with_visible_tags(tokenizer: "Tokenizer") -> "Tokenizer":
     description = json.loads(tokenizer.to_str())
     for token in description["added_tokens"]:
         token["special"] = token["special"] and token["content"] not in tags
-    return Tokenizer.from_str(json.dumps(description))
+    return HfTokenizer.from_str(json.dumps(description))
 
 
 def _template_source(files: Mapping[str, bytes], config: Mapping[str, Any]) -> str | None:

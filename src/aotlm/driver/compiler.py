@@ -26,7 +26,7 @@ from aotlm.passes.base import Hook, run_pipeline
 from aotlm.passes.pipeline import graph_pipeline
 from aotlm.support.atomic import new_folder
 from aotlm.support.build_record import build_record, write_build_record
-from aotlm.support.forked import beside
+from aotlm.support.forked import run_forked
 from aotlm.support.progress import Progress, silent
 from aotlm.weights.file import WEIGHTS, WeightFilePlan, plan_weight_file
 from aotlm_runtime.bundle import manifest
@@ -123,7 +123,7 @@ def import_model(
     plan = plan_weight_file(prefill.weights())
     with new_folder(folder) as made:
         write = partial(write_weights, plan, source.tensors, captured.buffers, made / WEIGHTS)
-        with beside(write, "writes the weights", progress) as written:
+        with run_forked(write, "writes the weights", progress) as written:
             captured = trace_entry(source.config, "decode", captured.buffers)
             decode = to_program(captured, "decode", dtype, dump("decode"))
             files = emit(prefill, decode, plan)

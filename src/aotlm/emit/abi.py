@@ -8,7 +8,7 @@ import msgspec.structs
 
 from aotlm.emit.main import ERROR_CODES, state_layout
 from aotlm.emit.modules import ModelFiles
-from aotlm.graph.dims import SYMBOLS, Dim, Linear
+from aotlm.graph.dims import SYMBOLS, Affine, Dim
 from aotlm_runtime.bundle import manifest
 
 MAX_CHUNK_TOKENS: Final = 512
@@ -53,5 +53,5 @@ def _state_shape(name: str, shape: tuple[Dim, ...]) -> list[int | str]:
 def _bytes(size: Dim) -> manifest.Bytes:
     if isinstance(size, int):
         return manifest.Bytes(const=size)
-    assert isinstance(size, Linear)
+    assert isinstance(size, Affine)
     return manifest.Bytes(const=size.const, **dict(zip(SYMBOLS, size.terms, strict=True)))

@@ -14,7 +14,7 @@ from mlir import ir
 from mlir.dialects import arith, func, memref, scf, vector
 from mlir.passmanager import PassManager
 
-from aotlm.graph.dims import Linear
+from aotlm.graph.dims import Affine
 
 DYNAMIC = ir.ShapedType.get_dynamic_size()
 DYNAMIC_STRIDE = ir.ShapedType.get_dynamic_stride_or_offset()
@@ -51,7 +51,7 @@ def memref_type(shape: Sequence[Any], dtype: str, strides: Sequence[Any] | None 
 
 def is_dynamic(dim: Any) -> bool:
     """Say whether a Graph dimension is not an int."""
-    return isinstance(dim, Linear)
+    return isinstance(dim, Affine)
 
 
 def index(value: int) -> ir.Value:
@@ -59,7 +59,7 @@ def index(value: int) -> ir.Value:
     return arith.constant(ir.IndexType.get(), value)
 
 
-def like(value: float, type_: ir.Type) -> ir.Value:
+def constant(value: float, type_: ir.Type) -> ir.Value:
     """Return a constant of a float or integer type, splat for vectors."""
     element = type_.element_type if isinstance(type_, ir.VectorType) else type_
     is_int = isinstance(element, ir.IntegerType)
@@ -76,7 +76,7 @@ def plus(value: ir.Value, offset: int) -> ir.Value:
 
 def f32(value: float) -> ir.Value:
     """Return an f32 constant."""
-    return like(value, ir.F32Type.get())
+    return constant(value, ir.F32Type.get())
 
 
 def broadcast(value: ir.Value, n: int) -> ir.Value:
@@ -110,7 +110,7 @@ def parallel(extents: Sequence[ir.Value]) -> Iterator[list[ir.Value]]:
 
 
 @contextmanager
-def when(condition: ir.Value) -> Iterator[None]:
+def if_(condition: ir.Value) -> Iterator[None]:
     """Build scf.if without an else."""
     op = scf.IfOp(condition)
     with ir.InsertionPoint(op.then_block):
@@ -118,7 +118,7 @@ def when(condition: ir.Value) -> Iterator[None]:
         scf.yield_([])
 
 
-def either(condition: ir.Value, then: Callable[[], None], other: Callable[[], None]) -> None:
+def if_else(condition: ir.Value, then: Callable[[], None], other: Callable[[], None]) -> None:
     """Build scf.if, each side by its function."""
     op = scf.IfOp(condition, has_else=True)
     for block, body in ((op.then_block, then), (op.else_block, other)):
@@ -127,7 +127,9 @@ def either(condition: ir.Value, then: Callable[[], None], other: Callable[[], No
             scf.yield_([])
 
 
-def cut(first: ir.Value, end: ir.Value, sizes: Sequence[int]) -> Iterator[tuple[ir.Value, int]]:
+def tile_loop(
+    first: ir.Value, end: ir.Value, sizes: Sequence[int]
+) -> Iterator[tuple[ir.Value, int]]:
     """Build a loop for each size, largest first, over the rows that the sizes before have left.
 
     Yields the loop's first row and its size, once for each size; the last size is 1.
@@ -140,7 +142,7 @@ def cut(first: ir.Value, end: ir.Value, sizes: Sequence[int]) -> Iterator[tuple[
         first = stop
 
 
-class Carried:
+class ForIterArgs:
     """An scf.for that carries values: set `.values` to the next ones before the block ends."""
 
     def __init__(self, op: scf.ForOp) -> None:
@@ -155,11 +157,11 @@ class Carried:
 
 
 @contextmanager
-def carry(
+def for_iter_args(
     begin: ir.Value, end: ir.Value, step: ir.Value, values: Sequence[ir.Value]
-) -> Iterator[Carried]:
+) -> Iterator[ForIterArgs]:
     """Build scf.for with carried values."""
-    carried = Carried(scf.ForOp(begin, end, step, list(values)))
+    carried = ForIterArgs(scf.ForOp(begin, end, step, list(values)))
     with ir.InsertionPoint(carried.op.body):
         yield carried
         scf.yield_(carried.values)
@@ -213,7 +215,7 @@ def internal_function(name: str, inputs: Sequence[ir.Type]) -> func.FuncOp:
     return op
 
 
-def tidy(module: ir.Module) -> str:
+def canonicalize(module: ir.Module) -> str:
     """Verify, fold constants and return the module's text."""
     module.operation.verify()
     PassManager.parse("builtin.module(canonicalize,cse)").run(module.operation)

@@ -12,7 +12,7 @@ from mlir.dialects import arith
 
 from aotlm.emit import builder as b
 from aotlm.emit.plan_workspace import Buffer, Placement, Plan, Strided
-from aotlm.graph.dims import SYMBOLS, Dim, Linear
+from aotlm.graph.dims import SYMBOLS, Affine, Dim
 from aotlm.graph.ir import Node
 
 
@@ -52,7 +52,7 @@ class FunctionContext:
         return self.dims[dim]
 
     def _dim(self, dim: Dim) -> ir.Value:
-        if not isinstance(dim, Linear):
+        if not isinstance(dim, Affine):
             return b.index(dim)
         total: ir.Value | None = b.index(dim.const) if dim.const else None
         for name, coefficient in zip(SYMBOLS, dim.terms, strict=True):
@@ -66,7 +66,7 @@ class FunctionContext:
 
     def size(self, dim: Dim) -> int | ir.Value:
         """Return an int where the dimension is one, else its value."""
-        return self.dim(dim) if isinstance(dim, Linear) else dim
+        return self.dim(dim) if isinstance(dim, Affine) else dim
 
     def base(self, buffer: Buffer) -> ir.Value:
         """Return the memref that a buffer starts at."""
@@ -76,7 +76,7 @@ class FunctionContext:
             return self.outputs[buffer.index]
         if buffer not in self.bases:
             n = buffer.n_elements
-            sizes = [self.dim(n)] if isinstance(n, Linear) else []
+            sizes = [self.dim(n)] if isinstance(n, Affine) else []
             at = self.dim(buffer.offset_bytes)
             with self.prologue:
                 self.bases[buffer] = b.view(self.workspace, buffer.dtype, at, [n], sizes)
@@ -107,7 +107,7 @@ class FunctionContext:
 
 def token_dim(strided: Strided) -> int | None:
     """Return the index of the dimension that is dynamic (the tokens), None where there is none."""
-    found = [i for i, dim in enumerate(strided.shape) if isinstance(dim, Linear)]
+    found = [i for i, dim in enumerate(strided.shape) if isinstance(dim, Affine)]
     return found[0] if found else None
 
 

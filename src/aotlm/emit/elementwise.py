@@ -81,7 +81,9 @@ def map_rows(
     def with_scalars(*values: ir.Value) -> ir.Value:
         left = iter(values)
         full = [
-            b.like(n.attrs["value"], b.element_type(n.dtype)) if n.op is ops.SCALAR else next(left)
+            b.constant(n.attrs["value"], b.element_type(n.dtype))
+            if n.op is ops.SCALAR
+            else next(left)
             for n in operands
         ]
         return body(*full)

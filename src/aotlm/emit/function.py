@@ -107,4 +107,4 @@ def emit_functions(program: Program) -> tuple[str, dict[str, Signature]]:
             signatures[function.name] = emit_function(function, kernels)
     for kernel in reversed(kernels.values()):
         b.declare(module, kernel.name, kernel.inputs, dict(kernel.attributes))
-    return b.tidy(module), signatures
+    return b.canonicalize(module), signatures

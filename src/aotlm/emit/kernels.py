@@ -12,7 +12,7 @@ from aotlm.emit.context import FunctionContext
 from aotlm.emit.memory import emit_cache_write
 from aotlm.emit.plan_workspace import Placement
 from aotlm.graph import ops
-from aotlm.graph.dims import Dim, Linear, add, product, scale
+from aotlm.graph.dims import Affine, Dim, add, product, scale
 from aotlm.graph.ir import Node
 from aotlm.weights.weight import Weight
 
@@ -38,7 +38,7 @@ def scratch_bytes(node: Node) -> Dim:
         return 0
     _, _, heads, width = node.shape
     block = int(str(heads)) * (int(str(width)) + 2) * 4
-    return Linear(block, (0, 0, -(-block // DECODE_BLOCK)))
+    return Affine(block, (0, 0, -(-block // DECODE_BLOCK)))
 
 
 def _text(value: Any) -> str:

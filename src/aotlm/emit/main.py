@@ -19,7 +19,7 @@ from mlir.dialects import arith, func, memref, scf
 from aotlm.emit import builder as b
 from aotlm.emit.function import Signature, is_key_cache
 from aotlm.emit.plan_workspace import DTYPE_BYTES, Slots
-from aotlm.graph.dims import SYMBOLS, C, Dim, Linear, R, add, maximum, scale, substitute
+from aotlm.graph.dims import SYMBOLS, Affine, C, Dim, R, add, maximum, scale, substitute
 from aotlm.graph.ir import TensorType
 from aotlm.graph.ops import POSITION_BLOCK
 from aotlm.partition.partition import Call, Program, Value
@@ -60,7 +60,7 @@ def state_layout(program: Program) -> tuple[StateEntry, ...]:
 
 def _per_position(type_: TensorType) -> int:
     elements = type_.n_elements
-    assert isinstance(elements, Linear)
+    assert isinstance(elements, Affine)
     assert not elements.const
     return elements.terms[SYMBOLS.index("C")]
 
@@ -118,7 +118,7 @@ class _Main:
         }
 
     def dim(self, dim: Dim) -> ir.Value:
-        if not isinstance(dim, Linear):
+        if not isinstance(dim, Affine):
             return b.index(dim)
         total = b.index(dim.const)
         for name, coefficient in zip(SYMBOLS, dim.terms, strict=True):
@@ -150,10 +150,10 @@ class _Main:
             8: _ne(memref.dim(self.logits, b.index(2)), b.index(vocabulary)),
         }
         i32 = b.element_type("i32")
-        code = b.like(0, i32)
+        code = b.constant(0, i32)
         for number in sorted(tests, reverse=True):
-            code = arith.select(tests[number], b.like(number, i32), code)
-        shapes_fit = arith.cmpi(arith.CmpIPredicate.eq, code, b.like(0, i32))
+            code = arith.select(tests[number], b.constant(number, i32), code)
+        shapes_fit = arith.cmpi(arith.CmpIPredicate.eq, code, b.constant(0, i32))
         choice = scf.IfOp(shapes_fit, [i32], has_else=True)
         with ir.InsertionPoint(choice.then_block):
             scf.yield_([self.check_values(tokens, length)])
@@ -167,18 +167,18 @@ class _Main:
         position = memref.load(self.positions, [b.index(0)])
         slack = arith.subi(arith.index_cast(i64, length), arith.index_cast(i64, tokens))
         outside = arith.ori(
-            arith.cmpi(arith.CmpIPredicate.slt, position, b.like(0, i64)),
+            arith.cmpi(arith.CmpIPredicate.slt, position, b.constant(0, i64)),
             arith.cmpi(arith.CmpIPredicate.sgt, position, slack),
         )
         vocabulary = self.program.logits.type.shape[2]
         assert isinstance(vocabulary, int)
-        false = b.like(0, ir.IntegerType.get_signless(1))
-        with b.carry(b.index(0), tokens, b.index(1), [false]) as c:
+        false = b.constant(0, ir.IntegerType.get_signless(1))
+        with b.for_iter_args(b.index(0), tokens, b.index(1), [false]) as c:
             token = memref.load(self.tokens, [b.index(0), c.i])
-            wrong = arith.cmpi(arith.CmpIPredicate.uge, token, b.like(vocabulary, i64))
+            wrong = arith.cmpi(arith.CmpIPredicate.uge, token, b.constant(vocabulary, i64))
             c.values = [arith.ori(c.values[0], wrong)]
-        code = arith.select(c.results[0], b.like(9, i32), b.like(0, i32))
-        return arith.select(outside, b.like(5, i32), code)
+        code = arith.select(c.results[0], b.constant(9, i32), b.constant(0, i32))
+        return arith.select(outside, b.constant(5, i32), code)
 
     def value(self, value: Value, is_head_input: bool) -> ir.Value:
         """Return the memref of a value of the main graph."""
@@ -191,12 +191,12 @@ class _Main:
             return self.cache(value)
         at = self.dim(self.layout.offsets_bytes[value])
         type_ = value.type
-        if is_head_input and isinstance(type_.shape[1], Linear):
+        if is_head_input and isinstance(type_.shape[1], Affine):
             row_bytes = _row_bytes(type_)
             skipped = arith.subi(self.symbols["T"], self.symbols["R"])
             at = arith.addi(at, arith.muli(skipped, b.index(row_bytes)))
             type_ = TensorType(tuple(_head_rows(dim) for dim in type_.shape), type_.dtype)
-        sizes = [self.dim(dim) for dim in type_.shape if isinstance(dim, Linear)]
+        sizes = [self.dim(dim) for dim in type_.shape if isinstance(dim, Affine)]
         return b.view(self.workspace, type_.dtype, at, type_.shape, sizes)
 
     def cache(self, value: Value) -> ir.Value:
@@ -242,7 +242,7 @@ class _Main:
         for call in self.program.calls[:-1]:
             self.call(call, rest)
         wanted = arith.cmpi(arith.CmpIPredicate.ugt, self.symbols["R"], b.index(0))
-        with b.when(wanted):
+        with b.if_(wanted):
             self.call(self.program.head, rest)
 
 
@@ -304,10 +304,10 @@ def emit_main(
             main = _Main(program, signatures_of, layout, weight_offsets_bytes,
                          weights_size_bytes, list(op.arguments))  # fmt: skip
             code = main.check()
-            fine = arith.cmpi(arith.CmpIPredicate.eq, code, b.like(0, i32))
-            with b.when(fine):
+            fine = arith.cmpi(arith.CmpIPredicate.eq, code, b.constant(0, i32))
+            with b.if_(fine):
                 main.run()
             func.ReturnOp([code])
     for described in reversed(list(signatures_of.values())):
         b.declare(module, described.name, described.inputs)
-    return b.tidy(module)
+    return b.canonicalize(module)

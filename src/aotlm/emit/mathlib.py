@@ -14,7 +14,7 @@ from mlir import ir
 from mlir.dialects import arith
 from mlir.dialects import math as math_dialect
 
-from aotlm.emit.builder import like
+from aotlm.emit.builder import constant
 
 LOG2_E: Final = math.log2(math.e)
 # log2(e) in two f32 parts: x · log2(e) − round(x · log2(e)) stays exact for large x.
@@ -50,77 +50,77 @@ def minimum(a: ir.Value, b: ir.Value) -> ir.Value:
 
 
 def _polynomial(x: ir.Value, terms: tuple[float, ...]) -> ir.Value:
-    result = like(terms[-1], x.type)
+    result = constant(terms[-1], x.type)
     for term in reversed(terms[:-1]):
-        result = fma(result, x, like(term, x.type))
+        result = fma(result, x, constant(term, x.type))
     return result
 
 
 def exp(x: ir.Value) -> ir.Value:
     """Return e^x; below −87 the least normal number, above 88 its value at 88."""
     type_ = x.type
-    x = maximum(like(-87.0, type_), x)
-    x = minimum(like(88.0, type_), x)
-    whole = math_dialect.roundeven(arith.mulf(x, like(LOG2_E_HIGH, type_)))
-    rest = fma(x, like(LOG2_E_HIGH, type_), arith.negf(whole))
-    rest = fma(x, like(LOG2_E_LOW, type_), rest)
+    x = maximum(constant(-87.0, type_), x)
+    x = minimum(constant(88.0, type_), x)
+    whole = math_dialect.roundeven(arith.mulf(x, constant(LOG2_E_HIGH, type_)))
+    rest = fma(x, constant(LOG2_E_HIGH, type_), arith.negf(whole))
+    rest = fma(x, constant(LOG2_E_LOW, type_), rest)
     ints = _ints(type_)
-    exponent = arith.shli(arith.fptosi(ints, whole), like(23, ints))
+    exponent = arith.shli(arith.fptosi(ints, whole), constant(23, ints))
     mantissa = arith.bitcast(ints, _polynomial(rest, EXP2_TERMS))
     return arith.bitcast(type_, arith.addi(mantissa, exponent))
 
 
 def sigmoid(x: ir.Value) -> ir.Value:
     """Return 1 / (1 + e^−x)."""
-    one = like(1.0, x.type)
+    one = constant(1.0, x.type)
     return arith.divf(one, arith.addf(one, exp(arith.negf(x))))
 
 
 def tanh(x: ir.Value) -> ir.Value:
     """Return tanh(x): a polynomial near 0 (no cancellation), 1 − 2 / (e^2x + 1) elsewhere."""
-    one, two = like(1.0, x.type), like(2.0, x.type)
+    one, two = constant(1.0, x.type), constant(2.0, x.type)
     near = arith.mulf(x, _polynomial(arith.mulf(x, x), TANH_TERMS))
     far = arith.subf(one, arith.divf(two, arith.addf(exp(arith.mulf(x, two)), one)))
-    small = arith.cmpf(arith.CmpFPredicate.OLT, math_dialect.absf(x), like(0.5, x.type))
+    small = arith.cmpf(arith.CmpFPredicate.OLT, math_dialect.absf(x), constant(0.5, x.type))
     return arith.select(small, near, far)
 
 
 def softcap(x: ir.Value, limit: float) -> ir.Value:
     """Return limit · tanh(x / limit)."""
-    cap = like(limit, x.type)
+    cap = constant(limit, x.type)
     return arith.mulf(tanh(arith.divf(x, cap)), cap)
 
 
 def erf(x: ir.Value) -> ir.Value:
     """Return erf(x), absolute error 6e-7 (1.5e-7 of it the formula's)."""
-    one = like(1.0, x.type)
+    one = constant(1.0, x.type)
     size = math_dialect.absf(x)
-    t = arith.divf(one, fma(size, like(ERF_P, x.type), one))
+    t = arith.divf(one, fma(size, constant(ERF_P, x.type), one))
     tail = arith.mulf(arith.mulf(t, _polynomial(t, ERF_TERMS)), exp(arith.negf(arith.mulf(x, x))))
     return math_dialect.copysign(arith.subf(one, tail), x)
 
 
 def silu(x: ir.Value) -> ir.Value:
     """Return x · sigmoid(x)."""
-    return arith.divf(x, arith.addf(like(1.0, x.type), exp(arith.negf(x))))
+    return arith.divf(x, arith.addf(constant(1.0, x.type), exp(arith.negf(x))))
 
 
 def gelu(x: ir.Value) -> ir.Value:
     """Return x · (1 + erf(x / √2)) / 2."""
-    half = arith.mulf(x, like(0.5, x.type))
-    turned = erf(arith.mulf(x, like(1 / math.sqrt(2), x.type)))
-    return arith.mulf(half, arith.addf(like(1.0, x.type), turned))
+    half = arith.mulf(x, constant(0.5, x.type))
+    turned = erf(arith.mulf(x, constant(1 / math.sqrt(2), x.type)))
+    return arith.mulf(half, arith.addf(constant(1.0, x.type), turned))
 
 
 def gelu_tanh(x: ir.Value) -> ir.Value:
     """Return x · (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2 = x · sigmoid(2√(2/π) (…))."""
-    cubic = fma(arith.mulf(arith.mulf(x, x), x), like(0.044715, x.type), x)
-    return arith.mulf(x, sigmoid(arith.mulf(cubic, like(2 * math.sqrt(2 / math.pi), x.type))))
+    cubic = fma(arith.mulf(arith.mulf(x, x), x), constant(0.044715, x.type), x)
+    return arith.mulf(x, sigmoid(arith.mulf(cubic, constant(2 * math.sqrt(2 / math.pi), x.type))))
 
 
 def relu(x: ir.Value) -> ir.Value:
     """Return max(x, 0)."""
-    return maximum(like(0.0, x.type), x)
+    return maximum(constant(0.0, x.type), x)
 
 
 ACTIVATIONS: Final[Mapping[str, Callable[[ir.Value], ir.Value]]] = {
@@ -149,10 +149,10 @@ def round_to(x: ir.Value, dtype: str) -> ir.Value:
         return arith.truncf(shaped(ir.F16Type.get()), x)
     ints = _ints(x.type)
     bits = arith.bitcast(ints, x)
-    odd = arith.andi(arith.shrui(bits, like(16, ints)), like(1, ints))
-    rounded = arith.addi(bits, arith.addi(odd, like(0x7FFF, ints)))
+    odd = arith.andi(arith.shrui(bits, constant(16, ints)), constant(1, ints))
+    rounded = arith.addi(bits, arith.addi(odd, constant(0x7FFF, ints)))
     short = shaped(ir.IntegerType.get_signless(16))
-    half = arith.trunci(short, arith.shrui(rounded, like(16, ints)))
+    half = arith.trunci(short, arith.shrui(rounded, constant(16, ints)))
     return arith.bitcast(shaped(ir.BF16Type.get()), half)
 
 
@@ -169,4 +169,4 @@ def widen(x: ir.Value) -> ir.Value:
     i16, i32 = ir.IntegerType.get_signless(16), ir.IntegerType.get_signless(32)
     short, ints = (ir.VectorType.get(x.type.shape, t) if is_vector else t for t in (i16, i32))
     bits = arith.extui(ints, arith.bitcast(short, x))
-    return arith.bitcast(wide, arith.shli(bits, like(16, ints)))
+    return arith.bitcast(wide, arith.shli(bits, constant(16, ints)))

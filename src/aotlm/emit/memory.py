@@ -20,8 +20,8 @@ from aotlm.weights.weight import Weight
 
 def _clamped(token: ir.Value, n: int) -> ir.Value:
     """Return an i64 id as an index in [0, n): a caller's mistake must not read outside."""
-    low = arith.maxsi(token, b.like(0, token.type))
-    high = arith.minsi(low, b.like(n - 1, token.type))
+    low = arith.maxsi(token, b.constant(0, token.type))
+    high = arith.minsi(low, b.constant(n - 1, token.type))
     return arith.index_cast(ir.IndexType.get(), high)
 
 

@@ -26,14 +26,14 @@ def row_sum(row: ir.Value, n: int, term: Callable[[ir.Value], ir.Value]) -> ir.V
     vectors = n // LANES * LANES
     total = b.f32(0.0)
     if vectors:
-        zero = b.like(0.0, b.vector_type(LANES, "f32"))
-        with b.carry(b.index(0), b.index(vectors), b.index(LANES), [zero]) as c:
+        zero = b.constant(0.0, b.vector_type(LANES, "f32"))
+        with b.for_iter_args(b.index(0), b.index(vectors), b.index(LANES), [zero]) as c:
             x = vector.LoadOp(b.vector_type(LANES, "f32"), row, [c.i]).result
             c.values = [arith.addf(c.values[0], term(x))]
         kind = ir.Attribute.parse("#vector.kind<add>")
         total = vector.ReductionOp(ir.F32Type.get(), kind, c.results[0]).result
     if vectors < n:
-        with b.carry(b.index(vectors), b.index(n), b.index(1), [total]) as c:
+        with b.for_iter_args(b.index(vectors), b.index(n), b.index(1), [total]) as c:
             c.values = [arith.addf(c.values[0], term(memref.load(row, [c.i])))]
         total = c.results[0]
     return total

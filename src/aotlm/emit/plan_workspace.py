@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from aotlm.graph import ops
-from aotlm.graph.dims import SYMBOLS, Dim, Linear, add, divide, maximum, mul, scale
+from aotlm.graph.dims import SYMBOLS, Affine, Dim, add, divide, maximum, mul, scale
 from aotlm.graph.ir import Graph, Node, Op, Shape
 
 ALIGNMENT_BYTES: Final = 64
@@ -145,12 +145,12 @@ def strided_view(source: Strided, node: Node) -> Strided | None:
 
 def round_up(size_bytes: Dim) -> Dim:
     """Return the least multiple of the alignment, for every value of the symbols."""
-    if isinstance(size_bytes, Linear):
+    if isinstance(size_bytes, Affine):
         const, *terms = (
             -(-n // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
             for n in (size_bytes.const, *size_bytes.terms)
         )
-        return Linear(const, (terms[0], terms[1], terms[2]))
+        return Affine(const, (terms[0], terms[1], terms[2]))
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
@@ -195,7 +195,7 @@ class Slots:
 
 def _weight(size_bytes: Dim) -> int:
     """Return a typical value of a size, to compare two."""
-    if not isinstance(size_bytes, Linear):
+    if not isinstance(size_bytes, Affine):
         return size_bytes
     typical = dict(zip(SYMBOLS, (512, 1, 4096), strict=True))
     return size_bytes.const + sum(

@@ -14,7 +14,7 @@ SYMBOLS: Final = ("T", "R", "C")
 
 
 @dataclass(frozen=True)
-class Linear:
+class Affine:
     """`const + terms[0]·T + terms[1]·R + terms[2]·C` with at least one coefficient not zero."""
 
     const: int
@@ -31,19 +31,19 @@ class Linear:
         return "+".join(parts).replace("+-", "-")
 
 
-Dim = int | Linear
+Dim = int | Affine
 
-T: Final = Linear(0, (1, 0, 0))
-R: Final = Linear(0, (0, 1, 0))
-C: Final = Linear(0, (0, 0, 1))
+T: Final = Affine(0, (1, 0, 0))
+R: Final = Affine(0, (0, 1, 0))
+C: Final = Affine(0, (0, 0, 1))
 
 
 def _make(const: int, terms: tuple[int, int, int]) -> Dim:
-    return Linear(const, terms) if any(terms) else const
+    return Affine(const, terms) if any(terms) else const
 
 
 def _split(dim: Dim) -> tuple[int, tuple[int, int, int]]:
-    return (dim.const, dim.terms) if isinstance(dim, Linear) else (dim, (0, 0, 0))
+    return (dim.const, dim.terms) if isinstance(dim, Affine) else (dim, (0, 0, 0))
 
 
 def add(a: Dim, b: Dim) -> Dim:
@@ -71,7 +71,7 @@ def mul(a: Dim, b: Dim) -> Dim:
     Raises:
         ValueError: both are dynamic; the product would not be linear.
     """
-    if isinstance(a, Linear) and isinstance(b, Linear):
+    if isinstance(a, Affine) and isinstance(b, Affine):
         raise ValueError(f"({a}) * ({b}) is not linear")
     return scale(b, a) if isinstance(a, int) else scale(a, b)  # type: ignore[arg-type]
 
@@ -115,6 +115,6 @@ def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
 def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
     """Return the integer that dim is for these extents."""
     result = substitute(dim, values)
-    if isinstance(result, Linear):
+    if isinstance(result, Affine):
         raise ValueError(f"{dim} needs a value for each of its symbols, got {dict(values)}")
     return result

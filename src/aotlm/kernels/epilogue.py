@@ -69,8 +69,8 @@ def widen_pairs(w: ir.Value) -> tuple[ir.Value, ir.Value]:
     columns = ir.VectorType(w.type).shape[0] // 2
     ints, floats = b.vector_type(columns, "i32"), b.vector_type(columns, "f32")
     pairs = vector.bitcast(ints, w)
-    even = arith.shli(pairs, b.like(16, ints))
-    odd = arith.andi(pairs, b.like(-65536, ints))
+    even = arith.shli(pairs, b.constant(16, ints))
+    odd = arith.andi(pairs, b.constant(-65536, ints))
     return arith.bitcast(floats, even), arith.bitcast(floats, odd)
 
 
@@ -112,9 +112,9 @@ class Store:
             self.each_row(masked=False)
             return
         if n % self.columns:
-            with b.when(_less(b.index(n), end)), b.when(_less(self.column, b.index(n))):
+            with b.if_(_less(b.index(n), end)), b.if_(_less(self.column, b.index(n))):
                 self.each_row(masked=True)
-        with b.when(_not_less(b.index(n), end)):
+        with b.if_(_not_less(b.index(n), end)):
             self.each_row(masked=False)
 
     def each_row(self, masked: bool) -> None:
@@ -145,7 +145,7 @@ class Store:
             gate, up = (take(total, (2 * i + j) * group, group) for j in (0, 1))
             at = b.plus(base, i * group)
             if i and self.linear.n % self.columns:
-                with b.when(_less(at, b.index(n_out))):
+                with b.if_(_less(at, b.index(n_out))):
                     self.pair(row, gate, up, at, masked)
             else:
                 self.pair(row, gate, up, at, masked)
@@ -163,7 +163,7 @@ class Store:
         if facts.get("activation"):
             y = mathlib.ACTIVATIONS[facts["activation"]](y)
         if facts.get("scale") is not None:
-            y = arith.mulf(y, b.like(facts["scale"], y.type))
+            y = arith.mulf(y, b.constant(facts["scale"], y.type))
         if facts.get("softcap") is not None:
             y = mathlib.softcap(y, facts["softcap"])
         if self.linear.residual is not None:
@@ -186,7 +186,7 @@ class Store:
         type_ = b.vector_type(columns, "f32")
         if not masked:
             return vector.LoadOp(type_, source, at).result
-        zero = b.like(0.0, type_)
+        zero = b.constant(0.0, type_)
         return vector.maskedload(type_, source, at, _mask(column, columns, limit), zero)
 
 

@@ -51,7 +51,7 @@ def emit_flash(name: str, described: dict[str, Any], arguments: list[ir.Value],
             n_tokens = memref.dim(shared[0], b.index(1))
             first = arith.muli(number, b.index(sizes[0]))
             end = arith.minui(arith.addi(first, b.index(sizes[0])), n_tokens)
-            for token, n in b.cut(first, end, sizes):
+            for token, n in b.tile_loop(first, end, sizes):
                 func.CallOp([], tiles[n], [*shared, head, token])
             func.ReturnOp([])
     n_tokens = memref.dim(arguments[0], b.index(1))

@@ -93,12 +93,12 @@ def _combine_function(name: str, facts: Facts, types: list[ir.Type], columns: in
         def part(block: ir.Value, i: int) -> ir.Value:
             return memref.load(partials, [head, block, b.index(i)])
 
-        with b.carry(first_block, n_blocks, b.index(1), [b.f32(FAR)]) as c:
+        with b.for_iter_args(first_block, n_blocks, b.index(1), [b.f32(FAR)]) as c:
             c.values = [mathlib.maximum(c.values[0], part(c.i, 0))]
         (largest,) = c.results
         chunks = _pieces(facts.out_width, columns)
-        zeros = [b.like(0.0, b.vector_type(size, "f32")) for _, size in chunks]
-        with b.carry(first_block, n_blocks, b.index(1), [b.f32(0.0), *zeros]) as c:
+        zeros = [b.constant(0.0, b.vector_type(size, "f32")) for _, size in chunks]
+        with b.for_iter_args(first_block, n_blocks, b.index(1), [b.f32(0.0), *zeros]) as c:
             factor = mathlib.exp(arith.subf(part(c.i, 0), largest))
             total = mathlib.fma(part(c.i, 1), factor, c.values[0])
             sums = []

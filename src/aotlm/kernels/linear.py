@@ -53,7 +53,7 @@ class _Linear(Operands):
         with b.parallel([b.index(self.n_panels), blocks]) as (p, block):
             first = arith.muli(block, b.index(ROW_BLOCK))
             end = arith.minui(arith.addi(first, b.index(ROW_BLOCK)), n_rows)
-            for row, n in b.cut(first, end, DOT_ROWS if self.dot else FMA_ROWS):
+            for row, n in b.tile_loop(first, end, DOT_ROWS if self.dot else FMA_ROWS):
                 self.tile([b.plus(row, i) for i in range(n)], p)
 
     def tile(self, rows: list[ir.Value], p: ir.Value) -> None:
@@ -62,7 +62,7 @@ class _Linear(Operands):
         Store(self, rows, sums, arith.muli(p, b.index(columns)), columns, None).emit()
 
     def products(self, rows: list[ir.Value], p: ir.Value, columns: int) -> list[ir.Value]:
-        zero = b.like(0.0, b.vector_type(columns, "f32"))
+        zero = b.constant(0.0, b.vector_type(columns, "f32"))
         sums = [zero] * len(rows)
         step = self.step_pair if self.pack == 2 else self.step_single
         unroll = 2 // self.pack
@@ -72,7 +72,7 @@ class _Linear(Operands):
             row_size = self.pack * columns
             if self.ahead:
                 flat, start = self.flat_weights(), b.plus(self.panel_start(p), self.ahead)
-            with b.carry(b.index(0), stop, b.index(unroll), sums) as c:
+            with b.for_iter_args(b.index(0), stop, b.index(unroll), sums) as c:
                 if self.ahead:
                     here = arith.addi(start, arith.muli(c.i, b.index(row_size)))
                     self.prefetch(flat, here, unroll * row_size, locality=3)
@@ -122,7 +122,7 @@ class _Linear(Operands):
             pair = vector.LoadOp(b.vector_type(2, "bf16"), self.x, [row, k]).result
         else:
             one = memref.load(self.x, [row, k])
-            zero = b.like(0.0, b.vector_type(2, "bf16"))
+            zero = b.constant(0.0, b.vector_type(2, "bf16"))
             pair = vector.insert(one, zero, [], [0])
         bits = vector.extract(vector.bitcast(b.vector_type(1, "i32"), pair), [], [0])
         lanes = DOT_LANES
@@ -159,6 +159,6 @@ def emit_linear(
         linear.decode()
     elif target.vector_bits < 512:
         is_one = arith.cmpi(arith.CmpIPredicate.eq, linear.n_rows, b.index(1))
-        b.either(is_one, linear.decode, lambda: emit_packed(name, facts, arguments, before))
+        b.if_else(is_one, linear.decode, lambda: emit_packed(name, facts, arguments, before))
     else:
         linear.prefill()

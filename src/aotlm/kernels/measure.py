@@ -43,7 +43,9 @@ def _read(arguments: list[ir.Value], lanes: int) -> None:
         )
         words = b.view(buffer, "i64", offset, [None], [arith.divui(size, b.index(8))])
         n_words = memref.dim(words, zero)
-        with b.carry(zero, n_words, b.index(chains * lanes), [b.like(0, type_)] * chains) as c:
+        with b.for_iter_args(
+            zero, n_words, b.index(chains * lanes), [b.constant(0, type_)] * chains
+        ) as c:
             c.values = [
                 arith.addi(total, vector.LoadOp(type_, words, [b.plus(c.i, k * lanes)]).result)
                 for k, total in enumerate(c.values)
@@ -64,8 +66,8 @@ def _turns(arguments: list[ir.Value], step: Callable[[ir.Value, ir.Value], ir.Va
         # What the loop works on comes from memory: nothing of it can be computed beforehand.
         start = b.broadcast(memref.load(sums, [i]), lanes)
         count = arith.index_cast(ir.IndexType.get(), memref.load(turns, [i]))
-        values = [arith.mulf(start, b.like(float(k + 1), type_)) for k in range(CHAINS)]
-        with b.carry(b.index(0), count, b.index(1), values) as c:
+        values = [arith.mulf(start, b.constant(float(k + 1), type_)) for k in range(CHAINS)]
+        with b.for_iter_args(b.index(0), count, b.index(1), values) as c:
             c.values = [step(value, start) for value in c.values]
         total = c.results[0]
         for other in c.results[1:]:
@@ -105,4 +107,4 @@ def measure_module(target: Target) -> str:
                 with ir.InsertionPoint(op.add_entry_block()):
                     body(list(op.arguments))
                     func.ReturnOp([])
-        return b.tidy(module)
+        return b.canonicalize(module)

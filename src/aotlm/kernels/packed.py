@@ -112,7 +112,7 @@ class _Unit:
                         self.sized(tile, column, k, n_k, is_last, half)
 
     def clear_sums(self) -> None:
-        zero = b.like(0.0, b.vector_type(COLUMNS, "f32"))
+        zero = b.constant(0.0, b.vector_type(COLUMNS, "f32"))
         n_rows = arith.subi(self.rows.first(self.end), self.first_row)
         with b.loop(b.index(0), n_rows, b.index(1)) as row:
             for column in range(0, self.linear.layout.panel, COLUMNS):
@@ -140,7 +140,7 @@ class _Unit:
         turns = arith.muli(arith.subi(tile, self.begin), b.index(PACKED_BLOCK // GROUP))
         ahead = arith.addi(self.start, arith.addi(ahead, arith.muli(turns, self.share)))
         for n in range(PACKED_ROWS, 0, -1):
-            with b.when(arith.cmpi(arith.CmpIPredicate.eq, n_rows, b.index(n))):
+            with b.if_(arith.cmpi(arith.CmpIPredicate.eq, n_rows, b.index(n))):
                 self.tile(tile, first, n, column, k, n_k, ahead, is_last, half)
 
     def tile(
@@ -153,7 +153,7 @@ class _Unit:
         sums = [vector.LoadOp(type_, self.sums, place).result for place in places]
         block = arith.divui(k, b.index(PACKED_BLOCK))
         n_groups = arith.divui(n_k, b.index(GROUP))
-        with b.carry(b.index(0), n_groups, b.index(1), sums) as c:
+        with b.for_iter_args(b.index(0), n_groups, b.index(1), sums) as c:
             # Without it, memory rests while the tiles compute, and they rest while it is read.
             start = arith.addi(ahead, arith.muli(c.i, self.share))
             self.linear.prefetch(self.flat, start, LINES * self.linear.line, locality=2)
@@ -161,7 +161,7 @@ class _Unit:
             for i in range(GROUP):
                 c.values = self.step([block, tile, c.i], b.index(i), b.plus(base, i), c.values)
         done = arith.muli(n_groups, b.index(GROUP))
-        with b.carry(b.index(0), arith.subi(n_k, done), b.index(1), c.results) as rest:
+        with b.for_iter_args(b.index(0), arith.subi(n_k, done), b.index(1), c.results) as rest:
             rest.values = self.step(
                 [block, tile, n_groups], rest.i, arith.addi(done, rest.i), rest.values
             )
@@ -172,7 +172,7 @@ class _Unit:
             for total, place in zip(sums, places, strict=True):
                 vector.StoreOp(total, self.sums, place)
 
-        b.either(is_last, Store(self.linear, rows, sums, start, COLUMNS, half).emit, keep)
+        b.if_else(is_last, Store(self.linear, rows, sums, start, COLUMNS, half).emit, keep)
 
     def step(
         self, group: list[ir.Value], i: ir.Value, k: ir.Value, sums: list[ir.Value]

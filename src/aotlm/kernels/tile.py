@@ -97,24 +97,24 @@ class Tile:
 
     def reset(self) -> None:
         """Start with nothing seen. q is scaled and put where its rows lie side by side."""
-        for column, size in b.cut(b.index(0), b.index(self.facts.width), halves(LANES)):
+        for column, size in b.tile_loop(b.index(0), b.index(self.facts.width), halves(LANES)):
             type_ = b.vector_type(size, "f32")
             for r in range(self.rows.n):
                 q = vector.LoadOp(type_, self.source, [*self.rows.place(r), column]).result
-                q = arith.mulf(q, b.like(self.facts.scale, type_))
+                q = arith.mulf(q, b.constant(self.facts.scale, type_))
                 vector.StoreOp(q, self.q, [b.index(r), column])
         for memory in (self.maximum, self.larger):
-            self.put(b.like(FAR, b.vector_type(MOST_ROWS, "f32")), memory)
+            self.put(b.constant(FAR, b.vector_type(MOST_ROWS, "f32")), memory)
         for memory in (self.total, self.added):
-            self.put(b.like(0.0, b.vector_type(MOST_ROWS, "f32")), memory)
+            self.put(b.constant(0.0, b.vector_type(MOST_ROWS, "f32")), memory)
         for column, size in self.pieces():
             for r in range(self.rows.n):
-                zero = b.like(0.0, b.vector_type(size, "f32"))
+                zero = b.constant(0.0, b.vector_type(size, "f32"))
                 vector.StoreOp(zero, self.out, [b.index(r), column])
 
     def pieces(self) -> Iterator[tuple[ir.Value, int]]:
         """Build loops over the value columns; see `b.cut`."""
-        return b.cut(b.index(0), b.index(self.facts.out_width), halves(self.columns))
+        return b.tile_loop(b.index(0), b.index(self.facts.out_width), halves(self.columns))
 
     def walk(self, begin: ir.Value, end: ir.Value) -> None:
         """Take in the positions of [begin, end); begin is a multiple of 64, and the last row sees
@@ -130,11 +130,11 @@ class Tile:
         n = self.columns
         dtype = str(ir.MemRefType(self.keys.type).element_type)
         block = arith.divui(first, b.index(POSITION_BLOCK))
-        zero = b.like(0.0, b.vector_type(n, "f32"))
+        zero = b.constant(0.0, b.vector_type(n, "f32"))
         with b.loop(b.index(0), n_seen, b.index(n)) as column:
             sums = [zero] * self.rows.n
             unroll = UNROLL if self.facts.width % UNROLL == 0 else 1
-            with b.carry(b.index(0), b.index(self.facts.width), b.index(unroll), sums) as c:
+            with b.for_iter_args(b.index(0), b.index(self.facts.width), b.index(unroll), sums) as c:
                 for d in (b.plus(c.i, i) for i in range(unroll)):
                     self.ask(self.keys, [self.group, b.plus(block, 1), d, column])
                     at = [self.group, block, d, column]
@@ -169,7 +169,7 @@ class Tile:
             with b.loop(b.index(0), b.index(self.rows.n), b.index(1)) as r:
                 self.soften_row(r, first, masked)
 
-        b.either(self.hides_some(first), lambda: all_rows(True), lambda: all_rows(False))
+        b.if_else(self.hides_some(first), lambda: all_rows(True), lambda: all_rows(False))
         now = self.get(self.larger)
         factor = mathlib.exp(arith.subf(self.get(self.maximum), now))
         self.put(factor, self.factor)
@@ -196,7 +196,7 @@ class Tile:
             scores = [mathlib.softcap(score, self.facts.softcap) for score in scores]
         if masked:
             seen = [self.mask(self.rows.position_of(r), first, column) for column in columns]
-            far, zero = b.like(FAR, type_), b.like(0.0, type_)
+            far, zero = b.constant(FAR, type_), b.constant(0.0, type_)
             scores = [arith.select(*pair, far) for pair in zip(seen, scores, strict=True)]
         largest = _reduce(mathlib.maximum, functools.reduce(mathlib.maximum, scores))
         now = mathlib.maximum(memref.load(self.maximum, [r]), largest)
@@ -221,7 +221,7 @@ class Tile:
         seen = arith.cmpi(arith.CmpIPredicate.sle, at, own)
         if self.facts.window is None:
             return seen
-        edge = arith.subi(own, b.like(self.facts.window, lanes))
+        edge = arith.subi(own, b.constant(self.facts.window, lanes))
         return arith.andi(seen, arith.cmpi(arith.CmpIPredicate.sgt, at, edge))
 
     def accumulate(self, first: ir.Value, n_seen: ir.Value) -> None:
@@ -240,7 +240,7 @@ class Tile:
                 )
                 for r in rows
             ]
-            with b.carry(b.index(0), n_seen, b.index(UNROLL), old) as c:
+            with b.for_iter_args(b.index(0), n_seen, b.index(UNROLL), old) as c:
                 for j in (b.plus(c.i, i) for i in range(UNROLL)):
                     at = [self.group, arith.addi(first, j), column]
                     self.ask(self.values, [at[0], b.plus(at[1], POSITION_BLOCK), column])

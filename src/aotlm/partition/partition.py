@@ -78,7 +78,7 @@ def _layer(node: Node) -> int | None:
     return int(found[1]) if found else None
 
 
-def _stages(graph: Graph) -> dict[Node, int]:
+def _region_of(graph: Graph) -> dict[Node, int]:
     """Number each node's piece: 0 embed, 1 + i layer i, n_layers + 1 head."""
     layers = [_layer(node) for node in graph.nodes if node.op is ops.ATTENTION]
     if not layers or None in layers:
@@ -100,7 +100,7 @@ def _stages(graph: Graph) -> dict[Node, int]:
     return stages
 
 
-class _Piece:
+class _Region:
     """Copies one stage's nodes into a function's graph with canonical inputs."""
 
     def __init__(self, nodes: list[Node]) -> None:
@@ -184,7 +184,7 @@ def partition(graph: Graph, entry: str) -> Program:
     Raises:
         AotlmError: the layers are not a chain.
     """
-    stages = _stages(graph)
+    stages = _region_of(graph)
     leaving = _leaving(graph, stages)
     by_stage: dict[int, list[Node]] = {}
     for node in graph.nodes:
@@ -196,7 +196,7 @@ def partition(graph: Graph, entry: str) -> Program:
     kinds: dict[Any, int] = {}
     pieces = []
     for stage in sorted(by_stage):
-        piece = _Piece(by_stage[stage])
+        piece = _Region(by_stage[stage])
         copy = piece.copy(leaving[stage])
         kind = kinds.setdefault(structure(copy), stage)
         pieces.append((stage, kind, piece, copy))

@@ -21,7 +21,7 @@ PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
 
 
 @contextmanager
-def beside(work: Work[Result], does: str, progress: Progress) -> Iterator[Callable[[], Result]]:
+def run_forked(work: Work[Result], does: str, progress: Progress) -> Iterator[Callable[[], Result]]:
     """Start `work` in a copy of this process; yield the function that waits for its result.
 
     `work` gets a progress function, whose calls reach `progress`; its result is pickled. `does` is
