@@ -13,9 +13,9 @@ import numpy as np
 from elftools.elf.elffile import ELFFile
 from numpy.typing import NDArray
 
-from aotlm.emit.plan_workspace import DTYPE_BYTES
 from aotlm.errors import AotlmError
 from aotlm.graph.ops import POSITION_BLOCK
+from aotlm.support.dtypes import DTYPES
 from aotlm_runtime.bench.measure import Bench
 from aotlm_runtime.bench.report import open_bench
 from aotlm_runtime.bundle.reader import Bundle, open_bundle
@@ -78,7 +78,7 @@ def profile(path: Path, n_threads: int | None = None) -> str:
         model = load_opened(bundle, threads=n_threads)
         bench = open_bench(bundle, model)
         names = _names(bundle, bench.session.compiled)  # type: ignore[arg-type]
-    dtype_bytes = DTYPE_BYTES[model.manifest.model.dtype]
+    dtype_bytes = DTYPES[model.manifest.model.dtype].n_bytes
     n_tokens = min(PREFILL_TOKENS, model.session.context_length)
     profiles = (_decode(bench, names), _prefill(bench, names, n_tokens))
     return "\n\n".join(_table(each, dtype_bytes) for each in profiles)

@@ -20,7 +20,9 @@ from aotlm.bundle.provenance import (
 from aotlm.capture.inputs import input_files
 from aotlm.capture.source import open_model
 from aotlm.errors import AotlmError
+from aotlm.passes.mark_storage import MarkStorage
 from aotlm.support.build_record import ORIGIN_VARIABLE, Origin, build_record, write_build_record
+from aotlm.weights.policy import POLICIES
 from aotlm_runtime.bundle.manifest import SourceTensor, encode, read_manifest
 from aotlm_runtime.bundle.reader import open_bundle
 from tests.bundle.conftest import KNOWN, TARGET
@@ -94,7 +96,7 @@ def test_the_import_names_its_passes_tensors_and_files(tmp_path: Path) -> None:
     import_model(str(tmp_path / "model"), dtype="bf16", out=tmp_path / "out")
     record = json.loads((tmp_path / "out" / "import" / "build.json").read_text())
     assert record["steps"][0] == "Canonicalize(name='canonicalize')"
-    assert "MarkStorage(dtype='bf16', name='mark-storage')" in record["steps"]
+    assert repr(MarkStorage(POLICIES["bf16"])) in record["steps"]
     names = [file["name"] for file in record["inputs"]]
     assert names == ["config.json", "generation_config.json"]
 

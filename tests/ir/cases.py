@@ -24,6 +24,7 @@ from aotlm.passes.pipeline import graph_pipeline
 from aotlm.passes.specialize_attention import SpecializeAttention
 from aotlm.targets import resolve_target
 from aotlm.weights.file import plan_weight_file
+from aotlm.weights.policy import POLICIES
 from tests.unit.decoders import Sizes, decoder
 from tests.unit.graphs import Model, graph_of
 
@@ -64,7 +65,7 @@ def _function(graph: Graph, target: str | None) -> str:
 
 
 def _stored(graph: Graph, dtype: str) -> Graph:
-    return run_pipeline(graph, (SpecializeAttention(), MarkStorage(dtype), PackWeights()))
+    return run_pipeline(graph, (SpecializeAttention(), MarkStorage(POLICIES[dtype]), PackWeights()))
 
 
 def linear(

@@ -26,6 +26,7 @@ from aotlm.emit.modules import ModelFiles
 from aotlm.kernels import fill_kernels
 from aotlm.targets import Target, resolve_target
 from aotlm.weights.file import write_weight_file
+from aotlm_runtime.bundle.header import data_start
 from aotlm_runtime.bundle.manifest import Abi
 from aotlm_runtime.compiled.library import CompiledModel, Entry
 from aotlm_runtime.host import memory
@@ -83,7 +84,7 @@ def _link(files: ModelFiles, folder: Path, target: Target) -> Path:
 
 def _map(path: Path, size_bytes: int) -> Array:
     with path.open("rb") as file:
-        header = int.from_bytes(file.read(8), "little") + 8
+        header = data_start(file.fileno())
         return memory.map_file(file.fileno(), header, size_bytes)
 
 

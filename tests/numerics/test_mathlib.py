@@ -22,7 +22,7 @@ from aotlm.codegen.lower import Lowering, lower_module
 from aotlm.codegen.tools import Step, run_tool, zig_cc
 from aotlm.emit import builder as b
 from aotlm.emit import mathlib
-from aotlm.graph.interpreter import DTYPES
+from aotlm.support.dtypes import DTYPES
 from aotlm_runtime.compiled.library import describe
 from aotlm_runtime.host.cpu import cpu_features
 from tests.numerics.compiled import TARGET
@@ -176,6 +176,6 @@ def test_rounding_is_to_nearest_even_for_every_value(dtype: str, apply: Apply) -
     halfway = np.arange(0, 0x7F80_0000, 0x1000, dtype=np.uint32).view(np.float32)
     x = np.concatenate([all_f32(), halfway, -halfway])
     with np.errstate(over="ignore"):
-        wanted = x.astype(DTYPES[dtype]).astype(np.float32)
+        wanted = x.astype(DTYPES[dtype].numpy).astype(np.float32)
     assert np.array_equal(apply(dtype, x), wanted)
     assert np.array_equal(apply(dtype, f32([np.inf, -np.inf])), [np.inf, -np.inf])

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aotlm_runtime.bundle.archive import read_members
+from aotlm_runtime.bundle.header import data_start
 from aotlm_runtime.bundle.manifest import File, Manifest, decode_manifest
 from aotlm_runtime.errors import (
     ArchiveInvalid,
@@ -24,6 +25,7 @@ from aotlm_runtime.errors import (
     WeightsInvalid,
 )
 from aotlm_runtime.host import memory
+from aotlm_runtime.host.cache import cache_folder
 
 MANIFEST = "manifest.json"
 # The one file that a manifest does not list: the signature covers the manifest too.
@@ -77,7 +79,7 @@ class Bundle:
             WeightsInvalid: it does not start at a page, or has another size than the ABI says.
         """
         extent = self._extents[self.manifest.weights]
-        header = int.from_bytes(os.pread(extent.fd, 8, extent.offset), "little") + 8
+        header = data_start(extent.fd, extent.offset)
         if extent.offset % memory.PAGE or header % memory.PAGE:
             raise WeightsInvalid(
                 f"the weights in {self.name} start at byte {extent.offset} + {header}, but must "
@@ -262,8 +264,7 @@ def _decompress(fd: int, path: Path) -> int:
 
 def _cache_folder() -> Path:
     """Return a folder on a disk: /tmp is often memory, and the weights may not fit there."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = root / "aotlm"
+    folder = cache_folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:

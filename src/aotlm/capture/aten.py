@@ -7,7 +7,7 @@ Oddities of ATen (default arguments, clamped ends, in-place spellings) are settl
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import torch
 
@@ -16,12 +16,6 @@ from aotlm.graph.dims import Dim
 from aotlm.graph.ir import Node, Op, TensorType, make
 
 aten = torch.ops.aten
-DTYPES: Final = {
-    torch.float32: "f32",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.int64: "i64",
-}
 
 Handler = Callable[..., Any]
 TABLE: dict[Any, Handler] = {}

@@ -14,8 +14,9 @@ import sympy
 import torch
 from torch.export.graph_signature import InputKind
 
-from aotlm.capture.aten import DTYPES, TABLE
+from aotlm.capture.aten import TABLE
 from aotlm.capture.nodes import is_attention, is_known, is_skipped, is_symbolic, needed
+from aotlm.capture.torch_dtypes import NAMES
 from aotlm.capture.trace import Program
 from aotlm.errors import AotlmError
 from aotlm.graph import ops
@@ -75,7 +76,7 @@ class _Importer:
         if not isinstance(value, torch.Tensor):
             return None
         shape = tuple(self.dim(size) for size in value.shape)
-        return TensorType(shape, DTYPES.get(value.dtype, str(value.dtype)))
+        return TensorType(shape, NAMES.get(value.dtype, str(value.dtype)))
 
     def argument(self, value: Any) -> Any:
         if isinstance(value, torch.fx.Node):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aotlm.codegen.tools import Step, run_tool, tool_path, zig_cc
+from aotlm_runtime.host.cache import cache_folder
 
 # The oldest glibc that the shared library runs on (2018: Debian 10, RHEL 8, Ubuntu 20.04).
 LINK_TARGET = "x86_64-linux-gnu.2.28"
@@ -98,9 +99,8 @@ def _zig_env(work: Path) -> dict[str, str]:
 
 
 def _user_cache() -> Path | None:
-    base = os.environ.get("XDG_CACHE_HOME")
     try:
-        cache = (Path(base) if base else Path.home() / ".cache") / "aotlm" / "zig"
+        cache = cache_folder("zig")
         cache.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):
         return None

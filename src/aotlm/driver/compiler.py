@@ -29,20 +29,20 @@ from aotlm.support.build_record import build_record, write_build_record
 from aotlm.support.forked import run_forked
 from aotlm.support.progress import Progress, silent
 from aotlm.weights.file import WEIGHTS, WeightFilePlan, plan_weight_file
+from aotlm.weights.policy import POLICIES
 from aotlm_runtime.bundle import manifest
 
-DTYPES: Final = ("f16", "bf16", "f32")
 ENTRIES: Final = ("prefill", "decode")
 
 
 def pass_names() -> tuple[str, ...]:
     """Return the Graph passes that `--dump-after` can name on import."""
-    return tuple(dict.fromkeys(step.name for step in graph_pipeline(DTYPES[0])))
+    return tuple(dict.fromkeys(step.name for step in graph_pipeline(next(iter(POLICIES)))))
 
 
 def list_passes() -> str:
     """Return the Graph pipeline, one pass a line."""
-    return "\n".join(step.name for step in graph_pipeline(DTYPES[0]))
+    return "\n".join(step.name for step in graph_pipeline(next(iter(POLICIES))))
 
 
 class _Dump:
@@ -105,8 +105,8 @@ def import_model(
         UsageError: an unknown dtype or pass.
         AotlmError: the model cannot be imported, or the output is there and `force` is not given.
     """
-    if dtype not in DTYPES:
-        raise UsageError(f"the dtype {dtype} is unknown; known are {', '.join(DTYPES)}")
+    if dtype not in POLICIES:
+        raise UsageError(f"the dtype {dtype} is unknown; known are {', '.join(POLICIES)}")
     if dump_after not in (None, "all", *pass_names()):
         raise UsageError(
             f"--dump-after={dump_after} names no pass; known are all, {', '.join(pass_names())}"

@@ -31,7 +31,7 @@ class FunctionContext:
     def __init__(
         self,
         plan: Plan,
-        inputs: list[ir.Value],
+        inputs: list[tuple[ir.Value, ...]],
         outputs: list[ir.Value],
         workspace: ir.Value,
         symbols: Mapping[str, ir.Value],
@@ -71,7 +71,8 @@ class FunctionContext:
     def base(self, buffer: Buffer) -> ir.Value:
         """Return the memref that a buffer starts at."""
         if buffer.kind == "input":
-            return self.inputs[buffer.index]
+            (memory,) = self.inputs[buffer.index]
+            return memory
         if buffer.kind == "output":
             return self.outputs[buffer.index]
         if buffer not in self.bases:
@@ -81,6 +82,10 @@ class FunctionContext:
             with self.prologue:
                 self.bases[buffer] = b.view(self.workspace, buffer.dtype, at, [n], sizes)
         return self.bases[buffer]
+
+    def planes(self, node: Node) -> tuple[ir.Value, ...]:
+        """Return the memref of each plane of a weight, as stored."""
+        return self.inputs[self.place(node).buffer.index]
 
     def scratch(self, node: Node) -> ir.Value:
         """Return the op's scratch as memref<?xi8>."""

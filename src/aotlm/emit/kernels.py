@@ -78,16 +78,13 @@ def _erased(value: ir.Value) -> ir.Value:
 
 
 def emit_linear(context: FunctionContext, node: Node) -> None:
-    """Emit linear: the kernel (x, w, [bias], [residual], y, [scratch]), all row-major but w in its
-    layout."""
+    """Emit linear: the kernel (x, planes of w, [bias], [residual], y, [scratch]), all row-major
+    but w's planes."""
     x, w, *rest = node.operands
     weight: Weight = w.attrs["weight"]
     n, k = weight.shape
     n_out = node.attrs.get("n_out") or n
-    operands = [
-        _erased(_matrix(context, context.place(x), k)),
-        context.base(context.place(w).buffer),
-    ]
+    operands = [_erased(_matrix(context, context.place(x), k)), *context.planes(w)]
     extra = list(rest)
     if node.attrs.get("bias"):
         operands.append(context.base(context.place(extra.pop(0)).buffer))
@@ -97,7 +94,7 @@ def emit_linear(context: FunctionContext, node: Node) -> None:
     if node in context.plan.scratch:
         operands.append(context.scratch(node))
     facts = _described(
-        "linear", n=n, k=k, n_out=n_out, weight=weight.dtype, layout=weight.layout,
+        "linear", n=n, k=k, n_out=n_out, weight=weight.codec, layout=weight.layout,
         **{name: node.attrs.get(name)
            for name in ("bias", "gate", "activation", "scale", "softcap", "residual")},
     )  # fmt: skip

@@ -18,11 +18,12 @@ from mlir.dialects import arith, func, memref, scf
 
 from aotlm.emit import builder as b
 from aotlm.emit.function import Signature, is_key_cache
-from aotlm.emit.plan_workspace import DTYPE_BYTES, Slots
+from aotlm.emit.plan_workspace import Slots
 from aotlm.graph.dims import SYMBOLS, Affine, C, Dim, R, add, maximum, scale, substitute
 from aotlm.graph.ir import TensorType
 from aotlm.graph.ops import POSITION_BLOCK
 from aotlm.partition.partition import Call, Program, Value
+from aotlm.support.dtypes import DTYPES
 
 ERROR_CODES: Final[Mapping[int, str]] = {
     1: "the batch size is not 1",
@@ -52,7 +53,7 @@ def state_layout(program: Program) -> tuple[StateEntry, ...]:
     for value in program.inputs:
         if "_cache." not in value.name:
             continue
-        size = _per_position(value.type) * DTYPE_BYTES[value.type.dtype]
+        size = _per_position(value.type) * DTYPES[value.type.dtype].n_bytes
         entries.append(StateEntry(value, offset, size))
         offset += size
     return tuple(entries)
@@ -81,7 +82,7 @@ def plan_main(program: Program, signatures: Mapping[str, Signature]) -> Layout:
     for i, call in enumerate(program.calls):
         for value in call.results:
             if value != program.logits:
-                size = scale(value.type.n_elements, DTYPE_BYTES[value.type.dtype])
+                size = scale(value.type.n_elements, DTYPES[value.type.dtype].n_bytes)
                 taken[value] = slots.take(size, i, last_use.get(value, i))
     offsets, total = slots.offsets_bytes()
     callee: Dim = 0
@@ -227,8 +228,9 @@ class _Main:
         described = self.signatures[call.function.name]
         operands = [self.value(value, call is self.program.head) for value in call.operands]
         for weight in call.weights:
-            at = b.index(self.weight_offsets[weight.name])
-            operands.append(b.view(self.weights, weight.dtype, at, weight.stored_shape, []))
+            for plane in weight.planes:
+                at = b.index(self.weight_offsets[plane.tensor_name(weight.name)])
+                operands.append(b.view(self.weights, plane.dtype.name, at, plane.shape, []))
         operands += [self.result(value) for value in call.results]
         operands.append(workspace)
         typed = [_as(value, type_) for value, type_ in
@@ -255,7 +257,7 @@ def _row_bytes(type_: TensorType) -> int:
     for dim in type_.shape[2:]:
         assert isinstance(dim, int)
         columns *= dim
-    return columns * DTYPE_BYTES[type_.dtype]
+    return columns * DTYPES[type_.dtype].n_bytes
 
 
 def _as(value: ir.Value, type_: ir.Type) -> ir.Value:

@@ -10,20 +10,14 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from aotlm.graph import ops
 from aotlm.graph.dims import Dim, evaluate
 from aotlm.graph.ir import Graph, Node, Op
+from aotlm.support.dtypes import DTYPES
 
 Array = np.ndarray[Any, Any]
-DTYPES: Mapping[str, Any] = {
-    "f32": np.float32,
-    "f16": np.float16,
-    "bf16": ml_dtypes.bfloat16,
-    "i64": np.int64,
-}
 
 
 class Interpreter:
@@ -105,7 +99,7 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
 
 def _elementwise(function: Callable[..., Any]) -> Callable[..., Array]:
     def run(context: _Context, *operands: Array) -> Array:
-        return np.asarray(function(*operands)).astype(DTYPES[context.node.dtype])
+        return np.asarray(function(*operands)).astype(DTYPES[context.node.dtype].numpy)
 
     return run
 
@@ -195,7 +189,7 @@ def _attention(
 
 
 TABLE: dict[Op, Callable[..., Array]] = {
-    ops.SCALAR: lambda c: np.asarray(c.attrs["value"], DTYPES[c.node.dtype]),
+    ops.SCALAR: lambda c: np.asarray(c.attrs["value"], DTYPES[c.node.dtype].numpy),
     ops.ADD: _elementwise(np.add),
     ops.SUB: _elementwise(np.subtract),
     ops.MUL: _elementwise(np.multiply),
@@ -212,7 +206,7 @@ TABLE: dict[Op, Callable[..., Array]] = {
     ops.SILU: _elementwise(ACTIVATIONS["silu"]),
     ops.GELU: _elementwise(_gelu),
     ops.GELU_TANH: _elementwise(_gelu_tanh),
-    ops.CAST: lambda c, x: x.astype(DTYPES[c.attrs["dtype"]]),
+    ops.CAST: lambda c, x: x.astype(DTYPES[c.attrs["dtype"]].numpy),
     ops.MEAN: lambda c, x: _f32(x.astype(np.float64).mean(-1, keepdims=True)),
     ops.ARANGE: lambda c: np.arange(c.value(c.attrs["start"]), c.value(c.attrs["end"])),
     ops.VIEW: lambda c, x: x.reshape(c.shape(c.attrs["shape"])),

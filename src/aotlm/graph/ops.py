@@ -53,7 +53,7 @@ def _cast(x: TensorType, *, dtype: str) -> TensorType:
 
 
 def _parameter(*, weight: Weight) -> TensorType:
-    return TensorType(weight.shape, weight.dtype)
+    return TensorType(weight.shape, weight.storage.values.name)
 
 
 def _scalar(*, value: float, dtype: str = "f32") -> TensorType:

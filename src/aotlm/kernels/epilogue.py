@@ -14,7 +14,7 @@ from mlir.dialects import arith, memref, vector
 
 from aotlm.emit import builder as b
 from aotlm.emit import mathlib
-from aotlm.weights.layouts import DTYPES, LAYOUTS
+from aotlm.weights.codecs import CODECS
 from aotlm.weights.weight import GATE_GROUP
 
 _LINE_BYTES: Final = 64
@@ -28,14 +28,16 @@ class Operands:
     def __init__(self, facts: dict[str, Any], arguments: list[ir.Value]) -> None:
         self.facts = facts
         self.n, self.k, self.n_out = facts["n"], facts["k"], facts["n_out"]
-        self.layout = LAYOUTS[facts["layout"], facts["weight"]]
+        self.codec = CODECS[facts["weight"]]
+        self.layout = self.codec.layout(facts["layout"])
         left = list(arguments)
-        self.x, self.w = left.pop(0), left.pop(0)
+        self.x = left.pop(0)
+        (self.w,) = (left.pop(0) for _ in self.codec.planes(facts["layout"], (self.n, self.k)))
         self.bias = left.pop(0) if facts.get("bias") else None
         self.residual = left.pop(0) if facts.get("residual") else None
         self.y, *scratch = left
         self.scratch = scratch[0] if scratch else None
-        self.line = _LINE_BYTES // DTYPES[facts["weight"]].itemsize
+        self.line = _LINE_BYTES // self.codec.values.n_bytes
         if self.layout.k_pack > 1:
             self.w = _flat_packs(self.w)
 

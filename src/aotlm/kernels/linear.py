@@ -19,8 +19,8 @@ from aotlm.emit import builder as b
 from aotlm.emit import mathlib
 from aotlm.kernels.epilogue import Operands, Store, take, widen_pairs
 from aotlm.kernels.packed import emit_packed
+from aotlm.support.dtypes import DTYPES
 from aotlm.targets import Target
-from aotlm.weights.layouts import DTYPES
 
 DOT_LANES: Final = 16  # of vdpbf16ps with 512 bits
 ROW_BLOCK: Final = 48  # rows of a unit of work in prefill: a multiple of every tile's rows
@@ -39,8 +39,8 @@ class _Linear(Operands):
         super().__init__(facts, arguments)
         self.dot = facts["weight"] == "bf16" and target.bf16_dot
         self.pack = self.layout.k_pack
-        itemsize = DTYPES[facts["weight"]].itemsize
-        reaches_ahead = target.vector_bits < 512 and itemsize < DTYPES["f32"].itemsize
+        itemsize = self.codec.values.n_bytes
+        reaches_ahead = target.vector_bits < 512 and itemsize < DTYPES["f32"].n_bytes
         self.ahead = AHEAD_BYTES // itemsize if reaches_ahead else 0
 
     def decode(self) -> None:

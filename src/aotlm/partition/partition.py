@@ -140,7 +140,7 @@ class _Region:
 
 def canonical(weight: Weight, name: str) -> Weight:
     """Return what a function needs to know of a weight: everything but which tensor it is."""
-    return Weight(name, (), "rows", weight.layout, weight.dtype, weight.shape)
+    return Weight(name, (), "rows", weight.layout, weight.codec, weight.shape)
 
 
 def structure(graph: Graph) -> Any:
