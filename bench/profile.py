@@ -14,7 +14,7 @@ from elftools.elf.elffile import ELFFile
 from numpy.typing import NDArray
 
 from aotlm.errors import AotlmError
-from aotlm.graph.ops import POSITION_BLOCK
+from aotlm.graph.state import POSITION_BLOCK
 from aotlm.support.dtypes import DTYPES
 from aotlm_runtime.bench.measure import Bench
 from aotlm_runtime.bench.report import open_bench
@@ -168,13 +168,14 @@ def _kernels(entries: NDArray[np.uint64], names: dict[int, str], n_runs: int) ->
 
 
 def _host(bench: Bench) -> float:
-    """Return what a call costs that compiled code refuses at once: the state is no whole block."""
+    """Return what a call costs that compiled code refuses at once: C is no whole block."""
     session = bench.session
     buffers = (
         session.weights,
         np.zeros((1, 1), np.int64),
         np.zeros(1, np.int64),
-        np.zeros((1, POSITION_BLOCK - 1), np.int8),
+        POSITION_BLOCK - 1,
+        np.zeros((1, 64), np.int8),
         np.zeros(64, np.int8),
         np.zeros((1, 1, 1), np.float32),
     )

@@ -13,8 +13,9 @@ from mlir import ir
 from aotlm.emit.function import emit_functions
 from aotlm.emit.modules import Modules, emit_modules
 from aotlm.graph import ops
-from aotlm.graph.dims import C, Dim, T
+from aotlm.graph.dims import Dim, T
 from aotlm.graph.ir import Graph, Node, build
+from aotlm.graph.state import kv_cache
 from aotlm.kernels import fill_kernels
 from aotlm.partition.partition import Function, Program, Value, partition
 from aotlm.passes.base import run_pipeline
@@ -91,7 +92,7 @@ def attention(
     """Attention of 4 heads and 2 KV heads, 8 wide."""
     m = Model()
     q, k, v = (m.input(name, 1, n, tokens, 8) for name, n in (("q", 4), ("k", 2), ("v", 2)))
-    caches = m.input("k_cache.0", 2, 8, C), m.input("v_cache.0", 2, C, 8)
+    caches = kv_cache(0, 2, 8, 8)
     positions = m.input("positions", 1, dtype="i64")
     y = m.make(
         ops.ATTENTION, q, k, v, positions, *caches, layer=0, scale=0.25, window=window,

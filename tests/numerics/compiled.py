@@ -95,7 +95,8 @@ class Caller:
         self.compiled, abi = compiled, compiled.abi
         length = -(-context // abi.position_block) * abi.position_block
         chunk = min(abi.max_chunk_tokens, length)
-        self.state = memory.zeros(length * abi.state_bytes_per_position)[None]
+        self.length = length
+        self.state = memory.zeros(abi.state_bytes.at(C=length))[None]
         sizes = (
             abi.prefill_workspace.at(T=chunk, R=chunk, C=length, threads=16),
             abi.decode_workspace.at(T=1, R=1, C=length, threads=16),
@@ -110,6 +111,7 @@ class Caller:
             self.compiled.weights,
             np.ascontiguousarray(ids, np.int64)[None],
             np.array([position], np.int64),
+            self.length,
             self.state,
             self.workspace,
             logits,

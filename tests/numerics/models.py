@@ -19,6 +19,7 @@ from aotlm.capture.trace import Program, trace
 from aotlm.graph.dims import evaluate
 from aotlm.graph.interpreter import Interpreter
 from aotlm.graph.ir import Graph, Node
+from aotlm.graph.state import state_inputs
 from aotlm.passes.base import run_pipeline
 from aotlm.passes.pipeline import graph_pipeline
 from aotlm.weights.weight import Reader, pack, unpack
@@ -106,11 +107,10 @@ class Interpreted:
         self.graphs = {"prefill": prefill, "decode": decode}
         self.interpreter = Interpreter(lambda node: _logical(node, read))
         self.caches = {
-            node.attrs["name"]: np.zeros(
+            state.name: np.zeros(
                 [evaluate(dim, {"C": CACHE_LENGTH}) for dim in node.shape], np.float32
             )
-            for node in prefill.inputs
-            if "_cache." in node.attrs["name"]
+            for node, state in state_inputs(prefill)
         }
 
     def run(self, entry: str, ids: Array, position: int) -> Array:

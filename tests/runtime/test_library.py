@@ -1,12 +1,10 @@
 """Choosing, loading and calling the compiled library."""
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from aotlm_runtime import errors, load
 from aotlm_runtime.bundle.manifest import Library
@@ -49,17 +47,18 @@ def test_a_library_without_an_entry_point_is_refused(stub: bytes) -> None:
 
 def test_an_error_code_becomes_the_manifests_sentence(stub: bytes) -> None:
     compiled = CompiledModel(stub, fake.abi())
-    buffers: list[NDArray[Any]] = [
+    arguments = (
         np.zeros(1, np.int8),
         np.zeros((1, 33), np.int64),
         np.array([7], np.int64),
+        64,
         np.zeros((1, 512), np.int8),
         np.zeros(4096, np.int8),
         np.zeros((1, 1, fake.VOCAB_SIZE), np.float32),
-    ]
+    )
     sentence = "prefill of 33 tokens at position 7 failed with code 1: too many tokens"
     with pytest.raises(errors.CallFailed, match=sentence):
-        compiled.forward("prefill", *buffers)
+        compiled.forward("prefill", *arguments)
 
 
 def test_a_descriptor_has_the_arrays_address_sizes_and_strides() -> None:

@@ -1,5 +1,6 @@
 """Bundles in their three forms, and every way to spoil one."""
 
+import json
 import os
 import tarfile
 from collections.abc import Callable
@@ -31,6 +32,34 @@ def test_folder_archive_and_compressed_archive_give_the_same_text(
     ids = [fake.USER, *SAMPLE.encode(), fake.END, fake.ASSISTANT]
     assert texts == {bytes(fake.expected(ids, 40)).decode()}
     assert not any((tmp_path / "cache/aotlm").iterdir())
+
+
+def test_a_bundle_of_format_1_answers_as_before(bundle: Path) -> None:
+    now = answer(bundle)
+    old = fake.as_format1(bundle)
+    assert answer(old) == now
+    with open_bundle(old) as opened:
+        assert opened.manifest.abi.version == 1
+        assert opened.manifest.abi.state_bytes.C == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"state_bytes_per_position": 16}, "was edited: its ABI has the digest"),
+        ({"state": [{}]}, "is not a valid manifest of format 1: 'rewindable'"),
+        ({"more": 1}, "is not a valid manifest of format 1: Object contains unknown field `more`"),
+        ({"state_bytes_per_position": "8"}, "is not a valid manifest of format 1: Expected `int`"),
+    ],
+)
+def test_a_wrong_manifest_of_format_1_is_refused_in_one_sentence(
+    bundle: Path, change: dict[str, object], sentence: str
+) -> None:
+    path = fake.as_format1(bundle) / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**manifest, "abi": {**manifest["abi"], **change}}))
+    with pytest.raises(errors.ManifestInvalid, match=sentence):
+        load(bundle)
 
 
 def test_opening_and_closing_leaves_no_open_file(bundle: Path, tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from aotlm.graph import ops
-from aotlm.graph.dims import C, T
+from aotlm.graph.dims import T
 from aotlm.graph.interpreter import ACTIVATIONS, TABLE, Array, gate_halves
 from aotlm.graph.ir import Node, Op
+from aotlm.graph.state import kv_cache
 from aotlm.passes.recognize_gated_mlp import ACTIVATIONS as GATES
 from aotlm.weights.weight import interleave
 from tests.unit.graphs import FIRST_POSITION, Model, graph_of, random_value
@@ -172,7 +173,7 @@ def test_attention_over_the_cache(window: int | None, softcap: float | None) -> 
     m = Model()
     q = m.input("q", 1, 4, T, 3)
     k, v = m.input("k", 1, 2, T, 3), m.input("v", 1, 2, T, 6)
-    k_cache, v_cache = m.input("k_cache.0", 2, 3, C), m.input("v_cache.0", 2, C, 6)
+    k_cache, v_cache = kv_cache(0, 2, 3, 6)
     positions = m.input("positions", 1, dtype="i64")
     options = {"layer": 0, "scale": 0.7, "window": window, "softcap": softcap}
     y, keys, values = _run(

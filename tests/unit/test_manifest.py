@@ -59,7 +59,7 @@ def test_bytes_are_linear_in_the_sizes_of_a_call() -> None:
     [
         ({"more": 1}, "unknown field `more`"),
         ({"weights": 1}, r"Expected `str`, got `int` - at `\$.weights`"),
-        ({"format_version": 2}, "has format version 2, but this program reads version 1"),
+        ({"format_version": 3}, "has format version 3, but this program reads version 2"),
         ({"weights": "w"}, "uses the file 'w' but does not list it"),
         ({"files": [{"path": "../x", "size_bytes": 0, "sha256": ""}]}, "not a plain relative path"),
     ],

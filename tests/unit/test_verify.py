@@ -3,8 +3,9 @@
 import pytest
 
 from aotlm.graph import ops
-from aotlm.graph.dims import C, T
+from aotlm.graph.dims import T
 from aotlm.graph.ir import Graph, Node, TensorType, build, make
+from aotlm.graph.state import kv_cache
 from aotlm.graph.verify import InvalidGraph, verify
 from tests.unit.decoders import decoder
 from tests.unit.graphs import Model
@@ -46,7 +47,7 @@ def test_an_output_that_is_not_among_the_nodes(x: Node) -> None:
 def test_a_cache_with_two_readers() -> None:
     m = Model()
     q, positions = m.input("q", 1, 2, T, 4), m.input("positions", 1, dtype="i64")
-    caches = [m.input("k_cache.0", 2, 4, C), m.input("v_cache.0", 2, C, 4)]
+    caches = kv_cache(0, 2, 4, 4)
     outputs = [
         m.make(ops.ATTENTION, q, q, q, positions, *caches, layer=i, scale=1.0, window=None,
                softcap=None)

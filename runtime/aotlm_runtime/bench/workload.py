@@ -73,7 +73,7 @@ def read_work(bundle: Bundle) -> Workload:
                 layer_weights += n_weights
     return Workload(
         np.array(ranges, np.int64),
-        bundle.manifest.abi.state_bytes_per_position,
+        bundle.manifest.abi.state_bytes.C,
         layer_weights,
         head_weights,
         _attention_flops(model),

@@ -6,13 +6,14 @@ written has sorted keys, two spaces of indent and a final newline.
 
 import hashlib
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from aotlm_runtime.bundle import format1
 from aotlm_runtime.errors import ManifestInvalid
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,36 +38,39 @@ class Bytes(Record, frozen=True, kw_only=True):
 
 
 class StateTensor(Record, frozen=True, kw_only=True):
-    """One tensor of the state; its offset and size in bytes are these numbers times C.
+    """One tensor of the state; its offset and size are linear in C.
 
-    `shape` holds ints and expressions in C ("C/64"); `dtype` is f32, f16 or bf16. A rewindable
-    tensor needs no repair when the session goes back to an earlier position.
+    `shape` holds ints and expressions in C ("C/64"); `dtype` is f32, f16 or bf16. `kind` says how
+    calls write it: "appended", each position at its own place. What can be cut needs no repair when
+    a session goes back to an earlier position, and another can take its first positions over.
     """
 
     name: str
     layer: int
+    kind: Literal["appended"]
     dtype: str
     shape: list[int | str]
-    offset_bytes_per_position: int
-    size_bytes_per_position: int
-    rewindable: bool
+    offset_bytes: Bytes
+    size_bytes: Bytes
+    can_be_cut: bool
 
 
 class Abi(Record, frozen=True, kw_only=True):
     """What the entry points take: the caller owns every buffer and sizes it from this.
 
     `weights_size_bytes` is the size of the weight file's data section; `error_codes` maps what the
-    entry points return (as decimal text) to a sentence; `digest` is `abi_digest` of this.
+    entry points return (as decimal text) to a sentence; `digest` is `abi_digest` of this. Version 1
+    had no context length among the arguments: it was told from the state's size.
     """
 
-    version: int = 1
+    version: int = 2
     prefill: str = "_mlir_ciface_forward_prefill"
     decode: str = "_mlir_ciface_forward_decode"
     batch: int = 1
     max_chunk_tokens: int = 512
     position_block: int = 64
     state: list[StateTensor]
-    state_bytes_per_position: int
+    state_bytes: Bytes
     prefill_workspace: Bytes
     decode_workspace: Bytes
     weights_size_bytes: int
@@ -184,6 +188,10 @@ def abi_digest(abi: Abi) -> str:
     """
     fields = msgspec.to_builtins(abi)
     del fields["digest"]
+    return _digest(fields)
+
+
+def _digest(fields: dict[str, Any]) -> str:
     return hashlib.sha256(msgspec.json.encode(fields, order="sorted")).hexdigest()
 
 
@@ -197,10 +205,16 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def decode_manifest(data: bytes, name: str) -> Manifest:
-    """Return the manifest that `data` holds, checked against itself; see `read_manifest`."""
-    _check_version(data, name)
-    manifest = decode(data, Manifest, name)
-    _check_abi(manifest.abi, name)
+    """Return the manifest that `data` holds, checked against itself; see `read_manifest`.
+
+    One of format 1 is returned in today's form.
+    """
+    if decode_version(data, name) == format1.VERSION:
+        manifest = _decode_format1(data, name)
+    else:
+        _check_version(data, name)
+        manifest = decode(data, Manifest, name)
+        _check_digest(manifest.abi.digest, abi_digest(manifest.abi), name)
     _check_paths(manifest, name)
     return manifest
 
@@ -214,7 +228,7 @@ def read_model_file(path: Path) -> ModelFile:
     data = _read(path)
     _check_version(data, str(path))
     model_file = decode(data, ModelFile, str(path))
-    _check_abi(model_file.abi, str(path))
+    _check_digest(model_file.abi.digest, abi_digest(model_file.abi), str(path))
     return model_file
 
 
@@ -259,13 +273,26 @@ def decode_version(data: bytes, name: str) -> int:
         ) from error
 
 
-def _check_abi(abi: Abi, name: str) -> None:
-    digest = abi_digest(abi)
-    if abi.digest != digest:
+def _check_digest(stated: object, digest: str, name: str) -> None:
+    if stated != digest:
         raise ManifestInvalid(
-            f"{name} was edited: its ABI has the digest {digest}, but it states {abi.digest}; "
+            f"{name} was edited: its ABI has the digest {digest}, but it states {stated}; "
             "get the file again"
         )
+
+
+def _decode_format1(data: bytes, name: str) -> Manifest:
+    try:
+        found = msgspec.json.decode(data)
+        abi = dict(found["abi"])
+        manifest = msgspec.convert(format1.upgraded(found), Manifest)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ManifestInvalid(
+            f"{name} is not a valid manifest of format {format1.VERSION}: {error}; "
+            "it was edited, so get the file again"
+        ) from error
+    _check_digest(abi.pop("digest"), _digest(abi), name)
+    return manifest
 
 
 def _check_paths(manifest: Manifest, name: str) -> None:

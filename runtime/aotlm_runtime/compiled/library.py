@@ -71,8 +71,10 @@ class CompiledModel:
             )
         self._set_threads.argtypes = [ctypes.c_int32]
         self._set_threads.restype = None
+        self._takes_context_length = abi.version > 1
+        array, number = [ctypes.c_void_p], [ctypes.c_int64] * self._takes_context_length
         for function in self._entries.values():
-            function.argtypes = [ctypes.c_void_p] * 6
+            function.argtypes = [*array * 3, *number, *array * 3]
             function.restype = ctypes.c_int32
 
     def set_threads(self, n_threads: int) -> None:
@@ -114,19 +116,33 @@ class CompiledModel:
         function.restype = None
         function(*(ctypes.byref(describe(buffer)) for buffer in buffers))
 
-    def forward(self, entry: Entry, *buffers: NDArray[Any]) -> None:
-        """Call an entry point with weights, tokens, positions, state, workspace and logits.
+    def forward(
+        self,
+        entry: Entry,
+        weights: NDArray[np.int8],
+        tokens: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        context_length: int,
+        state: NDArray[np.int8],
+        workspace: NDArray[np.int8],
+        logits: NDArray[np.float32],
+    ) -> None:
+        """Call an entry point.
 
-        Shapes: [bytes] i8, [1, T] i64, [1] i64, [1, bytes] i8, [bytes] i8, [1, R, V] f32.
+        Shapes: weights [bytes], tokens [1, T], positions [1], state [1, bytes], workspace [bytes],
+        logits [1, R, V]. context_length: the positions of the state, C.
 
         Raises:
             CallFailed: it returned an error code; no buffer was written then.
         """
-        descriptors = [describe(buffer) for buffer in buffers]
-        code = self._entries[entry](*map(ctypes.addressof, descriptors))
+        inputs = [describe(array) for array in (weights, tokens, positions)]
+        memory = [describe(array) for array in (state, workspace, logits)]
+        number = [context_length] * self._takes_context_length
+        code = self._entries[entry](
+            *map(ctypes.addressof, inputs), *number, *map(ctypes.addressof, memory)
+        )
         if code:
             meaning = self._codes.get(str(code), "the manifest does not say what that means")
-            tokens, positions = buffers[1], buffers[2]
             raise CallFailed(
                 f"{entry} of {tokens.shape[-1]} tokens at position {int(positions[0])} failed "
                 f"with code {code}: {meaning}"

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,18 @@ class Forward(Protocol):
     def set_threads(self, n_threads: int) -> None:
         """Set the number of threads of later calls."""
 
-    def forward(self, entry: Entry, *buffers: NDArray[Any]) -> None:
+    def forward(
+        self,
+        entry: Entry,
+        weights: NDArray[np.int8],
+        tokens: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        context_length: int,
+        state: NDArray[np.int8],
+        workspace: NDArray[np.int8],
+        logits: NDArray[np.float32],
+        /,
+    ) -> None:
         """Run one call on the buffers; see `library.CompiledModel.forward`."""
 
 
@@ -50,9 +61,10 @@ class Session:
         self._abi = abi
         self.weights = weights
         self._max_chunk = abi.max_chunk_tokens
-        self.is_rewindable = all(tensor.rewindable for tensor in abi.state)
+        self.is_rewindable = all(tensor.can_be_cut for tensor in abi.state)
         length = -(-context // abi.position_block) * abi.position_block
-        self._state = memory.zeros(length * abi.state_bytes_per_position)[None]
+        self._length = length
+        self._state = memory.zeros(abi.state_bytes.at(C=length))[None]
         self._workspace = memory.zeros(_workspace_bytes(abi, length, threads))
         rows = min(SCORE_CHUNK_TOKENS, self._max_chunk)
         self._logits = memory.zeros(4 * rows * vocab_size).view(np.float32).reshape(rows, -1)
@@ -173,10 +185,10 @@ class Session:
 
     def _state_before(self, n_tokens: int) -> Iterator[NDArray[np.int8]]:
         """Yield the part of each tensor of the state that holds the first positions."""
-        length = self._state.nbytes // self._abi.state_bytes_per_position
+        length = self._length
         for tensor in self._abi.state:
-            start = tensor.offset_bytes_per_position * length
-            stored = self._state[0, start : start + tensor.size_bytes_per_position * length]
+            start = tensor.offset_bytes.at(C=length)
+            stored = self._state[0, start : start + tensor.size_bytes.at(C=length)]
             axis = next(i for i, size in enumerate(tensor.shape) if isinstance(size, str))
             per_row = int(str(tensor.shape[axis]).removeprefix("C/").replace("C", "1"))
             sizes = [size for size in tensor.shape[:axis] if isinstance(size, int)]
@@ -207,6 +219,7 @@ class Session:
             self.weights,
             np.array([ids], np.int64),
             np.array([self.position], np.int64),
+            self._length,
             self._state,
             self._workspace,
             logits[None],

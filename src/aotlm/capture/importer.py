@@ -20,8 +20,9 @@ from aotlm.capture.torch_dtypes import NAMES
 from aotlm.capture.trace import Program
 from aotlm.errors import AotlmError
 from aotlm.graph import ops
-from aotlm.graph.dims import C, Dim, T, add, mul
+from aotlm.graph.dims import Dim, T, add, mul
 from aotlm.graph.ir import Graph, Location, Node, TensorType, build, make
+from aotlm.graph.state import kv_cache
 from aotlm.weights.weight import Source, Weight
 
 PREFIX = "model."  # the wrapper's own attribute, before every name of the model's
@@ -37,18 +38,6 @@ class _NotLinear(Exception):
 
 UNKNOWN = object()  # a tensor that no Graph can have
 UNKNOWN_SIZE = object()  # a size that is not linear; an error only where a tensor has it
-
-
-def cache_types(k: Node, v: Node) -> tuple[TensorType, TensorType]:
-    """Return the types of a layer's K and V cache: [G, C/64, D, 64] and [G, C, E].
-
-    The number of K blocks is written as C too (a dimension of its own is not linear in C): K is
-    typed [G, D, C] and its blocked layout is the storage's concern.
-    """
-    return (
-        TensorType((k.shape[1], k.shape[3], C)),
-        TensorType((v.shape[1], C, v.shape[3])),
-    )
 
 
 class _Importer:
@@ -118,11 +107,8 @@ class _Importer:
     def attention(self, node: torch.fx.Node) -> Node:
         q, k, v, layer, scale, window, softcap = self.argument(node.args)
         positions = self.inputs[1]
-        caches = []
-        for name, type_ in zip(("k", "v"), cache_types(k, v), strict=True):
-            cache = make(ops.INPUT, name=f"{name}_cache.{layer}", type=type_)
-            self.inputs.append(cache)
-            caches.append(cache)
+        caches = kv_cache(layer, k.shape[1], k.shape[3], v.shape[3])
+        self.inputs += caches
         return make(
             ops.ATTENTION, [q, k, v, positions, *caches], self.location(node),
             layer=layer, scale=scale, window=window, softcap=softcap,

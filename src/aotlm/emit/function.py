@@ -19,7 +19,7 @@ from aotlm.emit.table import TABLE
 from aotlm.graph import ops
 from aotlm.graph.dims import C, Dim, T
 from aotlm.graph.ir import Node, TensorType
-from aotlm.graph.ops import POSITION_BLOCK
+from aotlm.graph.state import State, state_of
 from aotlm.partition.partition import Function, Program
 
 
@@ -32,17 +32,10 @@ class Signature:
     workspace_bytes: Dim
 
 
-def tensor_memref(type_: TensorType, is_key_cache: bool = False) -> ir.MemRefType:
-    """Return the memref of a value; a K cache [G, D, C] lies as [G, C/64, D, 64]."""
-    if is_key_cache:
-        groups, width, _ = type_.shape
-        return b.memref_type([groups, None, width, POSITION_BLOCK], type_.dtype)
-    return b.memref_type(type_.shape, type_.dtype)
-
-
-def is_key_cache(node: TensorType) -> bool:
-    """Say whether a type is a K cache's, the only one whose last dimension is C."""
-    return len(node.shape) == 3 and node.shape[2] == C
+def tensor_memref(type_: TensorType, state: State | None = None) -> ir.MemRefType:
+    """Return the memref of a value, of state as it is stored."""
+    shape = type_.shape if state is None else state.stored_shape(type_)
+    return b.memref_type(shape, type_.dtype)
 
 
 def _input_types(node: Node) -> list[ir.MemRefType]:
@@ -50,7 +43,7 @@ def _input_types(node: Node) -> list[ir.MemRefType]:
     if node.op is ops.PARAMETER:
         planes = node.attrs["weight"].planes
         return [b.memref_type(plane.shape, plane.dtype.name) for plane in planes]
-    return [tensor_memref(node.type, is_key_cache(node.type))]
+    return [tensor_memref(node.type, state_of(node))]
 
 
 def signature(function: Function, plan: Plan) -> Signature:
@@ -70,10 +63,11 @@ def _symbols(function: Function, inputs: list[tuple[ir.Value, ...]]) -> dict[str
     """Return T and C as index values, read from the arguments' own sizes."""
     found: dict[str, ir.Value] = {}
     for node, (argument, *_) in zip(function.graph.inputs, inputs, strict=True):
-        for i, dim in enumerate(node.shape):
+        state = state_of(node)
+        for i, dim in enumerate(node.shape if state is None else state.stored_shape(node.type)):
             if dim == T and "T" not in found:
                 found["T"] = memref.dim(argument, b.index(i))
-            if dim == C and "C" not in found and not is_key_cache(node.type):
+            if dim == C and "C" not in found:
                 found["C"] = memref.dim(argument, b.index(i))
     return found
 

@@ -14,7 +14,7 @@ from aotlm.emit.elementwise import generic
 from aotlm.emit.plan_workspace import Strided, contiguous
 from aotlm.graph.dims import add
 from aotlm.graph.ir import Node
-from aotlm.graph.ops import POSITION_BLOCK
+from aotlm.graph.state import POSITION_BLOCK
 from aotlm.weights.weight import Weight
 
 

@@ -10,8 +10,6 @@ from aotlm.graph.dims import Dim, add, divide, product, sub
 from aotlm.graph.ir import Op, TensorType
 from aotlm.weights.weight import Weight
 
-POSITION_BLOCK = 64  # positions that lie side by side in a stored K cache, [G, C/64, D, 64]
-
 
 class TypeMismatch(Exception):
     """A node's operands or attributes do not fit its op; a pass or an importer made a mistake."""
@@ -153,7 +151,7 @@ def _attention(
     return TensorType((q.shape[0], q.shape[2], heads, v.shape[3]), "f32")
 
 
-INPUT = Op("input", lambda *, name, type: type)
+INPUT = Op("input", lambda *, name, type, state=None: type)
 PARAMETER = Op("parameter", _parameter)
 SCALAR = Op("scalar", _scalar)
 

@@ -30,7 +30,7 @@ def to_text(graph: Graph, locations: bool = False) -> str:
         attrs = ", ".join(
             f"{name}={_attribute(value)}"
             for name, value in sorted(node.attrs.items())
-            if value is not None and value is not False and name not in ("type", "name")
+            if value is not None and value is not False and name not in ("type", "name", "state")
         )
         where = f"  // {node.location.module}" if locations and node.location.module else ""
         body = f"{node.op.name}({operands})" + (f" {{{attrs}}}" if attrs else "")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from aotlm.graph import ops
 from aotlm.graph.ir import Graph
+from aotlm.graph.state import state_of
 
 
 class InvalidGraph(Exception):
@@ -17,21 +20,20 @@ def verify(graph: Graph) -> None:
         InvalidGraph: with the first node that breaks a rule.
     """
     seen: set[int] = set()
-    cache_users: dict[str, int] = {}
+    state_users: Counter[str] = Counter()
     for node in graph.nodes:
         for operand in node.operands:
             if id(operand) not in seen:
                 raise InvalidGraph(f"{node.op} at {node.location.module} reads a later node")
-            name = str(operand.attrs.get("name", ""))
-            if operand.op is ops.INPUT and "_cache." in name:
-                cache_users[name] = cache_users.get(name, 0) + 1
+            if state_of(operand) is not None:
+                state_users[operand.attrs["name"]] += 1
         inferred = node.op.infer(*(operand.type for operand in node.operands), **node.attrs)
         if inferred != node.type:
             raise InvalidGraph(f"{node.op} has type {node.type}, its operands give {inferred}")
         if node.op is ops.INPUT and node not in graph.inputs:
             raise InvalidGraph(f"the input {node.attrs['name']} is not among the Graph's inputs")
         seen.add(id(node))
-    shared = sorted(name for name, count in cache_users.items() if count > 1)
+    shared = sorted(name for name, count in state_users.items() if count > 1)
     if shared:
         raise InvalidGraph(f"the caches {', '.join(shared)} have more than one user")
     for node in graph.outputs:

@@ -18,7 +18,7 @@ from mlir.dialects import arith, memref, vector
 
 from aotlm.emit import builder as b
 from aotlm.emit import mathlib
-from aotlm.graph.ops import POSITION_BLOCK
+from aotlm.graph.state import POSITION_BLOCK
 from aotlm.kernels.epilogue import take
 
 LANES: Final = 16

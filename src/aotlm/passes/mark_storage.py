@@ -13,6 +13,7 @@ from typing import Final
 
 from aotlm.graph import ops
 from aotlm.graph.ir import Graph, Node, TensorType, make, rewrite
+from aotlm.graph.state import state_of
 from aotlm.weights.codecs import CODECS
 from aotlm.weights.policy import Policy
 
@@ -48,9 +49,9 @@ class MarkStorage:
                 codec = self.policy.codec(roles[node])
                 weight = dataclasses.replace(node.attrs["weight"], codec=codec)
                 return make(ops.PARAMETER, location=node.location, weight=weight)
-            if node.op is ops.INPUT and "_cache." in node.attrs["name"]:
+            if state_of(node) is not None:
                 type_ = TensorType(node.shape, self.policy.state)
-                return make(ops.INPUT, location=node.location, name=node.attrs["name"], type=type_)
+                return make(ops.INPUT, location=node.location, **{**node.attrs, "type": type_})
             if node.op is ops.LINEAR:
                 codec = self.policy.codec(roles[node.operands[1]])
                 wanted = CODECS[codec].input_dtype
