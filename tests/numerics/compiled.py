@@ -30,6 +30,7 @@ from aotlm_runtime.bundle.header import data_start
 from aotlm_runtime.bundle.manifest import Abi
 from aotlm_runtime.compiled.library import CompiledModel, Entry
 from aotlm_runtime.host import memory
+from tests.numerics.guarded import Guarded
 from tests.numerics.models import Array, reader
 
 TARGET: Final = resolve_target("x86-64-v3")
@@ -89,22 +90,25 @@ def _map(path: Path, size_bytes: int) -> Array:
 
 
 class Caller:
-    """One sequence: a state, a workspace, and calls of the compiled model."""
+    """One sequence: a state and a workspace before guard pages, and calls of the model."""
 
     def __init__(self, compiled: Compiled, context: int) -> None:
         self.compiled, abi = compiled, compiled.abi
         length = -(-context // abi.position_block) * abi.position_block
         chunk = min(abi.max_chunk_tokens, length)
         self.length = length
-        self.state = memory.zeros(abi.state_bytes.at(C=length))[None]
-        sizes = (
-            abi.prefill_workspace.at(T=chunk, R=chunk, C=length, threads=16),
-            abi.decode_workspace.at(T=1, R=1, C=length, threads=16),
-        )
-        self.workspace = memory.zeros(max(sizes))
+        size = abi.state_bytes.at(C=length)
+        self.state = Guarded(size).take(size, fill=0)[None]
+        self.formulas = {"prefill": abi.prefill_workspace, "decode": abi.decode_workspace}
+        most = (formula.at(T=chunk, R=chunk, C=length) for formula in self.formulas.values())
+        self.workspace = Guarded(max(most))
 
     def call(self, entry: Entry, ids: Array, position: int, n_rows: int) -> Array:
-        """Return the logits of the last rows, [R, V] f32."""
+        """Return the logits of the last rows, [R, V] f32.
+
+        The workspace is dirty and has exactly the bytes that the manifest's formula says.
+        """
+        size = self.formulas[entry].at(T=len(ids), R=n_rows, C=self.length)
         logits = np.full((1, n_rows, self.compiled.vocab_size), np.nan, np.float32)
         self.compiled.library.forward(
             entry,
@@ -113,7 +117,7 @@ class Caller:
             np.array([position], np.int64),
             self.length,
             self.state,
-            self.workspace,
+            self.workspace.take(size),
             logits,
         )
         return logits[0]

@@ -23,7 +23,7 @@ from aotlm.graph.state import state_inputs
 from aotlm.passes.base import run_pipeline
 from aotlm.passes.pipeline import graph_pipeline
 from aotlm.weights.weight import Reader, pack, unpack
-from tests.numerics.configs import CASES, VOCAB_SIZE, redraw
+from tests.numerics.configs import ALL, VOCAB_SIZE, redraw
 
 Array = np.ndarray[Any, Any]
 N_TOKENS = 75  # past four windows of 16, and past one block of 64 positions
@@ -56,8 +56,8 @@ def eager(config: PretrainedConfig) -> torch.nn.Module:
 @cache
 def reference(name: str) -> torch.nn.Module:
     """Return a case's model with its parameters redrawn; do not change it."""
-    model = eager(CASES[name].config())
-    redraw(model, CASES[name].query_gains)
+    model = eager(ALL[name].config())
+    redraw(model, ALL[name].query_gains)
     return model
 
 
@@ -77,7 +77,7 @@ def reference_logits(name: str) -> Array:
 @cache
 def captured(name: str) -> Captured:
     """Capture a case; it has no weights."""
-    programs = trace(CASES[name].config())
+    programs = trace(ALL[name].config())
     return Captured(programs, *(to_graph(program) for program in programs))
 
 
@@ -155,8 +155,8 @@ def score_spreads(name: str) -> dict[int, float]:
 
     AttentionInterface.register("probe", probe)
     AttentionMaskInterface.register("probe", eager_mask)
-    model = eager(CASES[name].config())
-    redraw(model, CASES[name].query_gains)
+    model = eager(ALL[name].config())
+    redraw(model, ALL[name].query_gains)
     model.set_attn_implementation("probe")  # type: ignore[operator]
     run_eager(model, tokens())
     return spreads

@@ -143,8 +143,9 @@ class CompiledModel:
         )
         if code:
             meaning = self._codes.get(str(code), "the manifest does not say what that means")
+            where = " and ".join(map(str, positions.tolist())) or "none"
             raise CallFailed(
-                f"{entry} of {tokens.shape[-1]} tokens at position {int(positions[0])} failed "
+                f"{entry} of {tokens.shape[-1]} tokens at position {where} failed "
                 f"with code {code}: {meaning}"
             )
 

@@ -18,7 +18,7 @@ from mlir.dialects import arith, func, memref, scf
 
 from aotlm.emit import builder as b
 from aotlm.emit.function import Signature
-from aotlm.emit.plan_workspace import Slots, round_up
+from aotlm.emit.plan_workspace import ALIGNMENT_BYTES, Slots
 from aotlm.graph.dims import SYMBOLS, Affine, Dim, R, add, maximum, scale, split, substitute
 from aotlm.graph.ir import TensorType
 from aotlm.graph.state import POSITION_BLOCK, State
@@ -57,14 +57,20 @@ def state_layout(program: Program) -> tuple[StateEntry, ...]:
         if value.state is not None:
             size = scale(value.type.n_elements, DTYPES[value.type.dtype].n_bytes)
             entries.append(StateEntry(value, value.state, offset, size))
-            offset = add(offset, round_up(size))
+            offset = add(offset, _aligned(size))
     return tuple(entries)
 
 
 def state_bytes(program: Program) -> Dim:
     """Return the size of the state of one sequence, linear in C."""
     *_, last = state_layout(program)
-    return add(last.offset_bytes, round_up(last.size_bytes))
+    return add(last.offset_bytes, _aligned(last.size_bytes))
+
+
+def _aligned(size_bytes: Dim) -> Dim:
+    """Return the size with what it takes to end at a multiple of 64 bytes; C already is one."""
+    const, _ = split(size_bytes, "C")
+    return add(size_bytes, -const % ALIGNMENT_BYTES)
 
 
 @dataclass(frozen=True)
