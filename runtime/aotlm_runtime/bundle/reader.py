@@ -4,6 +4,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -183,24 +184,25 @@ def open_bundle(path: str | Path) -> Bundle:
         AotlmRuntimeError: a subclass that says what is wrong.
     """
     path = Path(path)
-    if path.is_dir():
-        extents = _open_folder(path)
-    elif path.is_file():
-        extents = _open_archive(path)
-    else:
-        raise BundleNotFound(
-            f"no bundle at {path}; give the folder or archive that the packaging step wrote"
-        )
-    try:
-        return Bundle(str(path), extents)
-    except BaseException:
-        for fd in sorted({extent.fd for extent in extents.values()}):
-            os.close(fd)
-        raise
+    with ExitStack() as refused:
+        if path.is_dir():
+            extents = _open_folder(path, refused)
+        elif path.is_file():
+            extents = _open_archive(path, refused)
+        else:
+            raise BundleNotFound(
+                f"no bundle at {path}; give the folder or archive that the packaging step wrote"
+            )
+        bundle = Bundle(str(path), extents)
+        refused.pop_all()  # it closes the files itself
+    return bundle
 
 
-def _open_folder(folder: Path) -> dict[str, Extent]:
-    """Open every file in a folder; links, sockets and the like are as wrong as unlisted files."""
+def _open_folder(folder: Path, refused: ExitStack) -> dict[str, Extent]:
+    """Open every file in a folder; links, sockets and the like are as wrong as unlisted files.
+
+    `refused` gets what closes them.
+    """
     extents: dict[str, Extent] = {}
     for parent, folders, names in os.walk(folder):
         for name in sorted([*folders, *names]):
@@ -212,15 +214,17 @@ def _open_folder(folder: Path) -> dict[str, Extent]:
                     "remove it or get the bundle again"
                 )
             if path.is_file():
-                fd = _open(path)
+                fd = _open(path, refused)
                 extents[relative] = Extent(fd, 0, os.fstat(fd).st_size)
     return extents
 
 
-def _open_archive(path: Path) -> dict[str, Extent]:
-    fd = _open(path)
+def _open_archive(path: Path, refused: ExitStack) -> dict[str, Extent]:
+    fd = _open(path, refused)
     if os.pread(fd, 4, 0) == b"\x28\xb5\x2f\xfd":  # the magic number of a Zstandard frame
+        refused.pop_all()
         fd = _decompress(fd, path)
+        refused.callback(os.close, fd)
     members = read_members(fd, str(path))
     pad = members.get(PAD)
     if pad and (pad.size_bytes > memory.PAGE or any(os.pread(fd, pad.size_bytes, pad.offset))):
@@ -234,17 +238,22 @@ def _open_archive(path: Path) -> dict[str, Extent]:
     }
 
 
-def _open(path: Path) -> int:
+def _open(path: Path, refused: ExitStack) -> int:
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise BundleNotFound(
             f"cannot read {path}: {error.strerror}; check its owner and mode"
         ) from error
+    refused.callback(os.close, fd)
+    return fd
 
 
 def _decompress(fd: int, path: Path) -> int:
-    """Return a file that holds the decompressed archive and has no name, so it cannot stay."""
+    """Return a file that holds the decompressed archive and has no name, so it cannot stay.
+
+    `fd` is closed.
+    """
     import zstandard
 
     folder = _cache_folder()
