@@ -12,6 +12,6 @@ def build(model: str, out: str | PathLike[str], **options: Any) -> Path:
 
     options: revision, dtype, target, archive, force, progress, as in `aotlm.driver.compiler.build`.
     """
-    from aotlm import compiler  # torch takes seconds to load
+    from aotlm.driver import compiler  # torch takes seconds to load
 
     return compiler.build(model, Path(out), **options)
