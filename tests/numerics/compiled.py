@@ -19,7 +19,7 @@ import torch
 from aotlm.capture.trace import Program
 from aotlm.codegen import link
 from aotlm.codegen.compile import THREADS_SOURCE
-from aotlm.codegen.lower import Lowering, lower_module
+from aotlm.codegen.lower import Lowering
 from aotlm.driver.compiler import lower
 from aotlm.emit.abi import describe_abi
 from aotlm.emit.modules import ModelFiles
@@ -32,6 +32,7 @@ from aotlm_runtime.compiled.library import CompiledModel, Entry
 from aotlm_runtime.host import memory
 from tests.numerics.guarded import Guarded
 from tests.numerics.models import Array, reader
+from tests.objects import lowered_object
 
 TARGET: Final = resolve_target("x86-64-v3")
 DIGEST: Final = "numerics"  # stands for the ABI's digest, so that abi.c need not be made anew
@@ -75,7 +76,7 @@ def _link(files: ModelFiles, folder: Path, target: Target) -> Path:
     failed = folder / "failed"
     how = Lowering(target, folder, failed)
     with ThreadPoolExecutor(max_workers=2) as workers:
-        jobs = [workers.submit(lower_module, name, texts[name], how, print) for name in texts]
+        jobs = [workers.submit(lowered_object, name, texts[name], how, print) for name in texts]
         objects = [job.result() for job in jobs]
     abi = folder / "abi.c"
     abi.write_text(f'const char *aotlm_abi_digest(void) {{ return "{DIGEST}"; }}\n')
