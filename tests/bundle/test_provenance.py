@@ -132,6 +132,22 @@ def test_stages_of_other_commits_are_told_apart(
     ]
 
 
+def test_pins_that_are_unknown_have_no_digest(
+    packaged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = Path(shutil.copytree(packaged, tmp_path / "out"))
+    unknown = Origin(commit="unknown", dirty=None, pins_sha256="unknown")
+    monkeypatch.setenv("AOTLM_ORIGIN", encode(unknown).decode())
+    package(out)
+    made = read_provenance(out / "bundle" / "provenance.json")
+    pins = {name: item.digest for name, item in made.inputs(PINS).items()}
+    assert pins == {
+        f"{PINS} of import and compile x86-64-v3": {"sha256": KNOWN.pins_sha256},
+        f"{PINS} of package": {},
+    }
+    assert list(made.inputs(SOURCE)["source of package"].digest) == ["sha256"]
+
+
 def test_a_stage_without_its_record_is_named(packaged: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(packaged, tmp_path / "out"))
     (out / "import" / "build.json").write_text("{}")

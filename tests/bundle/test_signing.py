@@ -78,6 +78,8 @@ def test_a_signed_bundle_is_whole_and_verifies_in_every_form(
     with open_bundle(bundle) as opened:
         assert opened.is_signed
         assert SIGNATURE not in {file.path for file in opened.manifest.files}
+    if bundle.suffix == ".zst":
+        assert bundle.read_bytes()[:4] == b"\x28\xb5\x2f\xfd"  # still a Zstandard frame
     # and once more, over the old signature
     sign(bundle, keys[0], sigstore=False)
     _verify(bundle, keys[1])

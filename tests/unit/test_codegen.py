@@ -60,13 +60,23 @@ def test_the_shared_library_exports_its_interface_and_nothing_else(compiled: Pat
 
 
 def test_the_shared_library_needs_no_newer_glibc_than_its_floor(compiled: Path) -> None:
-    floor = tuple(map(int, LINK_TARGET.rpartition("gnu.")[2].split(".")))
+    assert LINK_TARGET.endswith("-gnu.2.28")  # Debian 10, RHEL 8, Ubuntu 20.04
     with (compiled / "libaotlm_model.so").open("rb") as file:
         needs: Any = ELFFile(file).get_section_by_name(".gnu.version_r")
         names = [aux.name for _, group in needs.iter_versions() for aux in group]
     assert names
     for name in names:
-        assert tuple(map(int, name.removeprefix("GLIBC_").split("."))) <= floor
+        assert tuple(map(int, name.removeprefix("GLIBC_").split("."))) <= (2, 28)
+
+
+def test_openmps_symbols_in_the_static_library_are_weak(compiled: Path) -> None:
+    command = [str(tool_path("llvm-nm")), "--defined-only", str(compiled / "libaotlm_model.a")]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    kinds = {words[2]: words[1] for line in listing.splitlines() if len(words := line.split()) == 3}
+    openmp = {name: kind for name, kind in kinds.items() if name.startswith(("__kmpc_", "omp_"))}
+    assert {"__kmpc_fork_call", "__kmpc_barrier", "omp_get_thread_num"} <= set(openmp)
+    assert set(openmp.values()) == {"W"}
+    assert kinds["aotlm_set_threads"] == "T"
 
 
 def test_the_static_library_has_every_module_the_pool_and_the_digest(compiled: Path) -> None:
