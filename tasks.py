@@ -13,8 +13,8 @@ from aotlm.errors import UsageError
 from aotlm.support.progress import shown
 from aotlm_runtime.cli.flags import RUN
 
-# Tests of one file share what takes long to build, so a file stays with one process.
-WORKERS = ("-n", "2", "--dist", "loadfile")
+# tests/conftest.py names the groups of tests that share a build, and their order.
+WORKERS = ("-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
 
 
 @command("toolchain")
