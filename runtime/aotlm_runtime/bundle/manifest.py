@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from aotlm_runtime.errors import ManifestInvalid
+from aotlm_runtime.errors import ManifestInvalidError
 
 FORMAT_VERSION = 1
 
@@ -166,12 +166,12 @@ def decode(data: bytes, kind: type[_Record], name: str) -> _Record:
     """Return the record that JSON text holds; `name` says in errors where the text is from.
 
     Raises:
-        ManifestInvalid: the text is not JSON, or not exactly of this kind.
+        ManifestInvalidError: the text is not JSON, or not exactly of this kind.
     """
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} is not a valid {_words(kind)}: {error}; "
             "it was edited or made by another version, so get the file again"
         ) from error
@@ -191,7 +191,7 @@ def read_manifest(path: Path) -> Manifest:
     """Return the bundle manifest in the file `path`.
 
     Raises:
-        ManifestInvalid: the file cannot be read, is no manifest, or contradicts itself.
+        ManifestInvalidError: the file cannot be read, is no manifest, or contradicts itself.
     """
     return decode_manifest(_read(path), str(path))
 
@@ -209,7 +209,7 @@ def read_model_file(path: Path) -> ModelFile:
     """Return the `model.json` at `path`.
 
     Raises:
-        ManifestInvalid: the file cannot be read, is no such file, or contradicts itself.
+        ManifestInvalidError: the file cannot be read, is no such file, or contradicts itself.
     """
     data = _read(path)
     _check_version(data, str(path))
@@ -229,7 +229,7 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"cannot read {path}: {error.strerror}; give the folder or archive that holds it"
         ) from error
 
@@ -243,7 +243,7 @@ def _words(kind: type[Record]) -> str:
 def _check_version(data: bytes, name: str) -> None:
     version = decode_version(data, name)
     if version != FORMAT_VERSION:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} has format version {version}, but this program reads version "
             f"{FORMAT_VERSION}; use the release of aotlm that made it"
         )
@@ -254,7 +254,7 @@ def decode_version(data: bytes, name: str) -> int:
     try:
         return msgspec.json.decode(data, type=_Version).format_version
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} has no readable format version: {error}; get the file again"
         ) from error
 
@@ -262,7 +262,7 @@ def decode_version(data: bytes, name: str) -> int:
 def _check_abi(abi: Abi, name: str) -> None:
     digest = abi_digest(abi)
     if abi.digest != digest:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} was edited: its ABI has the digest {digest}, but it states {abi.digest}; "
             "get the file again"
         )
@@ -272,12 +272,12 @@ def _check_paths(manifest: Manifest, name: str) -> None:
     listed = [file.path for file in manifest.files]
     unsafe = [path for path in listed if not is_safe_path(path)]
     if unsafe:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} lists the path {unsafe[0]!r}, which is not a plain relative path; "
             "do not use this bundle"
         )
     if listed != sorted(set(listed)):
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} lists its files twice or out of order; make the bundle again"
         )
     libraries = [
@@ -285,6 +285,6 @@ def _check_paths(manifest: Manifest, name: str) -> None:
     ]
     for path in (manifest.weights, *manifest.tokenizer_files, *libraries):
         if path not in listed:
-            raise ManifestInvalid(
+            raise ManifestInvalidError(
                 f"{name} uses the file {path!r} but does not list it; make the bundle again"
             )
