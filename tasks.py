@@ -197,11 +197,13 @@ def check(c: Context, dir: str | None = None, model: str | None = None) -> int:
 @command("demo", flags=RUN)
 def demo(c: Context, dtype: str = "f16", **flags: Any) -> int:
     """Build the demo model where needed, and chat with it."""
-    from aotlm.driver.demo import build_demo
+    from aotlm.driver.build import Wanted, build_stages
     from aotlm_runtime.cli.main import main
 
-    bundle = build_demo(dtype, default_folder("demo", dtype))
-    return main(["run", *flag_words(RUN, flags), str(bundle)])
+    out = default_folder("demo", dtype)
+    ran = build_stages(Wanted("demo", dtype=dtype), out, shown)
+    print(f"{out}: {' and '.join(ran)} done" if ran else f"{out}: up to date, nothing rebuilt")
+    return main(["run", *flag_words(RUN, flags), str(out / "bundle")])
 
 
 @command("bench")

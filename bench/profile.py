@@ -21,7 +21,7 @@ from aotlm_runtime.bench.measure import Bench
 from aotlm_runtime.bench.report import open_bench
 from aotlm_runtime.bundle.reader import Bundle, open_bundle
 from aotlm_runtime.compiled.library import CompiledModel, choose_library
-from aotlm_runtime.errors import CallFailed
+from aotlm_runtime.errors import CallFailedError
 from aotlm_runtime.host.cpu import cpu_features
 from aotlm_runtime.model import load_opened
 
@@ -185,7 +185,7 @@ def _host(bench: Bench) -> float:
         started = time.perf_counter()
         try:
             session.compiled.forward("decode", *buffers)
-        except CallFailed:
+        except CallFailedError:
             times.append(time.perf_counter() - started)
     return statistics.median(times)
 

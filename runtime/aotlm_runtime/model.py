@@ -13,7 +13,7 @@ from aotlm_runtime.bundle.reader import Bundle, Progress, open_bundle
 from aotlm_runtime.chat import Chat
 from aotlm_runtime.compiled.library import CompiledModel, choose_library
 from aotlm_runtime.compiled.session import Session
-from aotlm_runtime.errors import OptionInvalid
+from aotlm_runtime.errors import OptionInvalidError
 from aotlm_runtime.generate.loop import FinishReason, generate
 from aotlm_runtime.generate.sampling import Sampler
 from aotlm_runtime.generate.stream import DEFAULT, GenerationOptions, TextDelta, stream_text
@@ -81,7 +81,7 @@ class Model:
         With `raw`, and for models without a chat template, the model continues the prompt.
 
         Raises:
-            ContextExceeded: the prompt is longer than the context.
+            ContextExceededError: the prompt is longer than the context.
         """
         with closing(self.stream(self.encode(prompt, raw=raw), options)) as answer:
             for piece in answer:
@@ -92,13 +92,13 @@ class Model:
         """Return the ids of a prompt; see `generate`.
 
         Raises:
-            OptionInvalid: there is a system message, but no template to put it in.
+            OptionInvalidError: there is a system message, but no template to put it in.
         """
         if not raw and self.text.template is not None:
             first = [] if system is None else [{"role": "system", "content": system}]
             return self.encode_chat([*first, {"role": "user", "content": prompt}])
         if system is not None:
-            raise OptionInvalid(
+            raise OptionInvalidError(
                 "a system message needs a chat template, but there is none in use; "
                 "put its words into the prompt"
             )
@@ -108,7 +108,7 @@ class Model:
         """Return the ids of messages in the model's chat template.
 
         Raises:
-            TemplateFailed: the template refuses them.
+            TemplateFailedError: the template refuses them.
         """
         return self.text.encode_chat(messages)
 
@@ -127,7 +127,7 @@ class Model:
         """Yield what comes after a prompt of token ids; only ids that are not cached are computed.
 
         Raises:
-            ContextExceeded: the prompt is longer than the context.
+            ContextExceededError: the prompt is longer than the context.
         """
         started = time.perf_counter()
         prefilled = len(ids) - self.session.rewind_to_common_prefix(ids)
@@ -188,7 +188,7 @@ def load(
     digests of the weights are not compared.
 
     Raises:
-        AotlmRuntimeError: a subclass that says what is wrong.
+        AotlmError: a subclass that says what is wrong.
     """
     with open_bundle(bundle) as opened:
         return load_opened(
@@ -248,7 +248,7 @@ def _context(wanted: int | None, longest: int) -> int:
     if wanted is None:
         return min(longest, DEFAULT_CONTEXT)
     if not 1 <= wanted <= longest:
-        raise OptionInvalid(
+        raise OptionInvalidError(
             f"a context of {wanted} tokens is not possible: the model takes 1 to {longest}; "
             "choose a number between them"
         )
@@ -259,7 +259,7 @@ def _threads(wanted: int | None) -> int:
     if wanted is None:
         return cpu.default_threads()
     if not 1 <= wanted <= MAX_THREADS:
-        raise OptionInvalid(
+        raise OptionInvalidError(
             f"{wanted} threads are not possible: the thread pool takes 1 to {MAX_THREADS}; "
             "choose a number between them"
         )
@@ -269,7 +269,7 @@ def _threads(wanted: int | None) -> int:
 def _check_kv_dtype(wanted: str | None, manifest: Manifest) -> None:
     offered = sorted({tensor.dtype for tensor in manifest.abi.state})
     if wanted is not None and offered != [wanted]:
-        raise OptionInvalid(
+        raise OptionInvalidError(
             f"a cache of {wanted} is not possible: the bundle was compiled for "
             f"{' and '.join(offered)}; leave --kv-dtype out, or import the model with another dtype"
         )

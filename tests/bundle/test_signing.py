@@ -14,7 +14,7 @@ from aotlm.bundle.package import package
 from aotlm.bundle.signing import sign, verify
 from aotlm.errors import AotlmError, UsageError
 from aotlm_runtime.bundle.reader import MANIFEST, SIGNATURE, open_bundle
-from aotlm_runtime.errors import AotlmRuntimeError, FileChanged, FileUnlisted
+from aotlm_runtime.errors import BundleNotFoundError, FileChangedError, FileUnlistedError
 
 ROOT = Path(__file__).parents[2]
 ISSUER = "https://token.actions.githubusercontent.com"
@@ -111,9 +111,11 @@ def test_an_edited_file_is_named(signed: Path, keys: tuple[Path, Path], key: boo
     data[-1] ^= 1
     weights.unlink()
     weights.write_bytes(data)
-    with pytest.raises(FileChanged, match=r"'weights.safetensors' in .* was edited or damaged"):
+    with pytest.raises(
+        FileChangedError, match=r"'weights.safetensors' in .* was edited or damaged"
+    ):
         _verify(signed, keys[1] if key else None)
-    with pytest.raises(FileChanged):
+    with pytest.raises(FileChangedError):
         sign(signed, keys[0], sigstore=False)
 
 
@@ -132,7 +134,7 @@ def test_the_signature_is_the_only_file_that_may_be_unlisted(
 ) -> None:
     for name in ("model.sig.old", "lib/model.sig", ".gitignore"):
         (signed / name).write_text("x")
-        with pytest.raises(FileUnlisted, match=f"'{name}', which its manifest does not list"):
+        with pytest.raises(FileUnlistedError, match=f"'{name}', which its manifest does not list"):
             _verify(signed, keys[1])
         (signed / name).unlink()
 
@@ -196,5 +198,5 @@ def test_the_commands_exit_with_1_and_one_sentence(signed: Path, keys: tuple[Pat
 
 
 def test_a_missing_bundle_is_one_sentence(tmp_path: Path, keys: tuple[Path, Path]) -> None:
-    with pytest.raises(AotlmRuntimeError, match="no bundle at"):
+    with pytest.raises(BundleNotFoundError, match="no bundle at"):
         _verify(tmp_path / "nowhere", keys[1])

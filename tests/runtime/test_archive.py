@@ -55,7 +55,7 @@ def test_two_blocks_of_zeros_are_the_end(read: Read) -> None:
 
 
 def test_one_block_of_zeros_is_no_end(read: Read) -> None:
-    with pytest.raises(errors.ArchiveInvalid, match="is cut off after 1024 bytes"):
+    with pytest.raises(errors.ArchiveInvalidError, match="is cut off after 1024 bytes"):
         read(header() + bytes(BLOCK))
 
 
@@ -66,12 +66,12 @@ def test_zeros_behind_the_end_have_a_limit(read: Read, n_blocks: int, is_taken: 
     if is_taken:
         assert list(read(data)) == ["a"]
         return
-    with pytest.raises(errors.ArchiveInvalid, match="holds bytes behind its end at 512"):
+    with pytest.raises(errors.ArchiveInvalidError, match="holds bytes behind its end at 512"):
         read(data)
 
 
 def test_the_last_byte_behind_the_end_counts(read: Read) -> None:
-    with pytest.raises(errors.ArchiveInvalid, match="holds bytes behind its end"):
+    with pytest.raises(errors.ArchiveInvalidError, match="holds bytes behind its end"):
         read(header() + END[:-1] + b"x")
 
 
@@ -83,21 +83,21 @@ def test_only_the_magic_of_ustar_is_taken(read: Read, magic: bytes) -> None:
     if magic[:6] == b"ustar\0":
         assert list(read(data)) == ["a"]
         return
-    with pytest.raises(errors.ArchiveInvalid, match="has no ustar header at byte 0"):
+    with pytest.raises(errors.ArchiveInvalidError, match="has no ustar header at byte 0"):
         read(data)
 
 
 def test_a_wrong_checksum_is_no_header(read: Read) -> None:
     data = bytearray(header() + END)
     data[0] ^= 1
-    with pytest.raises(errors.ArchiveInvalid, match="has no ustar header at byte 0"):
+    with pytest.raises(errors.ArchiveInvalidError, match="has no ustar header at byte 0"):
         read(bytes(data))
 
 
 def test_the_prefix_comes_before_the_name(read: Read) -> None:
     assert list(read(header("b", prefix=b"lib/test") + END)) == ["lib/test/b"]
     with pytest.raises(
-        errors.ArchiveInvalid, match=r"'\.\./b', which is not a plain relative path"
+        errors.ArchiveInvalidError, match=r"'\.\./b', which is not a plain relative path"
     ):
         read(header("b", prefix=b"..") + END)
 
@@ -105,7 +105,7 @@ def test_the_prefix_comes_before_the_name(read: Read) -> None:
 @pytest.mark.parametrize("size", [b"00000000008", b"00000000009", b"0000000000x", b"-0000000001",
                                   b"", b"\x80\0\0\0\0\0\0\0\0\0\0\x01"])  # fmt: skip
 def test_a_size_that_is_not_octal_is_refused(read: Read, size: bytes) -> None:
-    with pytest.raises(errors.ArchiveInvalid, match="has a number that is not octal"):
+    with pytest.raises(errors.ArchiveInvalidError, match="has a number that is not octal"):
         read(header(octal=size) + END)
 
 
@@ -118,7 +118,7 @@ def test_a_size_is_octal(read: Read) -> None:
 def test_a_member_ends_within_the_archive(read: Read, size: int, is_inside: bool) -> None:
     data = header("a", size) + bytes(BLOCK) + END
     sentence = "is cut off" if is_inside else "ends inside 'a'"  # all of it is data: no end is left
-    with pytest.raises(errors.ArchiveInvalid, match=sentence):
+    with pytest.raises(errors.ArchiveInvalidError, match=sentence):
         read(data)
 
 
@@ -151,7 +151,7 @@ def test_a_weight_file_whose_data_starts_inside_a_page_is_refused(bundle: Path) 
     weights_header(4000)(bundle)
     with (
         open_bundle(bundle) as opened,
-        pytest.raises(errors.WeightsInvalid, match=r"start at byte 0 \+ 4008, but must"),
+        pytest.raises(errors.WeightsInvalidError, match=r"start at byte 0 \+ 4008, but must"),
     ):
         opened.map_weights()
 
@@ -163,7 +163,7 @@ def test_a_pad_larger_than_a_page_is_refused(bundle: Path, tmp_path: Path) -> No
             for info, data in members
         ]
 
-    with pytest.raises(errors.ArchiveInvalid, match=r"holds bytes in \.pad"):
+    with pytest.raises(errors.ArchiveInvalidError, match=r"holds bytes in \.pad"):
         open_bundle(fake.write_tar(bundle, tmp_path / "m.tar", more))
 
 
@@ -172,7 +172,7 @@ def test_a_manifest_over_the_limit_is_not_read(bundle: Path) -> None:
     for size, sentence in ((limit + 1, f"has {limit + 1} bytes, but at most {limit}"),
                            (limit, "has no readable format version")):  # fmt: skip
         os.truncate(bundle / "manifest.json", size)
-        with pytest.raises(errors.ManifestInvalid, match=sentence):
+        with pytest.raises(errors.ManifestInvalidError, match=sentence):
             open_bundle(bundle)
 
 
@@ -180,7 +180,7 @@ def test_a_header_that_is_used_and_not_listed_is_refused(bundle: Path) -> None:
     path = bundle / "manifest.json"
     unlisted = path.read_text().replace('"header": "lib/test/include/', '"header": "lib/test/')
     path.write_text(unlisted)
-    with pytest.raises(errors.ManifestInvalid, match="does not list it"):
+    with pytest.raises(errors.ManifestInvalidError, match="does not list it"):
         open_bundle(bundle)
 
 
@@ -198,15 +198,15 @@ def test_a_refusal_leaves_no_descriptor_open(bundle: Path, tmp_path: Path) -> No
     before = n_descriptors()
     for name, content in spoiled.items():
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(errors.ArchiveInvalid):
+        with pytest.raises(errors.ArchiveInvalidError):
             open_bundle(tmp_path / name)
         assert n_descriptors() == before, name
     for name in ("link", "extra"):
-        with pytest.raises(errors.FileUnlisted, match=name):
+        with pytest.raises(errors.FileUnlistedError, match=name):
             open_bundle(bundle)
         assert n_descriptors() == before, name
         (bundle / name).unlink()
     (bundle / "manifest.json").write_text("{")
-    with pytest.raises(errors.ManifestInvalid):
+    with pytest.raises(errors.ManifestInvalidError):
         open_bundle(bundle)
     assert n_descriptors() == before

@@ -172,7 +172,7 @@ def test_the_state_of_every_layout_is_copied_up_to_a_position(model: Model) -> N
 def test_a_state_that_cannot_be_cut_is_not_copied(model: Model) -> None:
     fork = model.session.fork(model.session.compiled)
     fork.is_rewindable = False
-    with pytest.raises(errors.OptionInvalid, match="cannot be cut"):
+    with pytest.raises(errors.OptionInvalidError, match="cannot be cut"):
         fork.copy_prefix(model.session, 3)
 
 

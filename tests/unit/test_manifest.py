@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aotlm_runtime.bundle import manifest as schema
-from aotlm_runtime.errors import ManifestInvalid
+from aotlm_runtime.errors import ManifestInvalidError
 from tests.runtime import fake
 
 
@@ -68,7 +68,7 @@ def test_a_wrong_manifest_is_refused_in_one_sentence(
     path: Path, changes: dict[str, Any], sentence: str
 ) -> None:
     edit(path, **changes)
-    with pytest.raises(ManifestInvalid, match=sentence) as caught:
+    with pytest.raises(ManifestInvalidError, match=sentence) as caught:
         schema.read_manifest(path)
     assert "\n" not in str(caught.value)
 
@@ -76,12 +76,12 @@ def test_a_wrong_manifest_is_refused_in_one_sentence(
 def test_files_out_of_order_are_refused(path: Path) -> None:
     files = json.loads(path.read_text())["files"]
     edit(path, files=files[::-1])
-    with pytest.raises(ManifestInvalid, match="twice or out of order"):
+    with pytest.raises(ManifestInvalidError, match="twice or out of order"):
         schema.read_manifest(path)
 
 
 def test_a_manifest_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ManifestInvalid, match=r"cannot read .*none.json: No such file"):
+    with pytest.raises(ManifestInvalidError, match=r"cannot read .*none.json: No such file"):
         schema.read_manifest(tmp_path / "none.json")
 
 

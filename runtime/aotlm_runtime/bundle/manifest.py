@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from aotlm_runtime.bundle import format1
-from aotlm_runtime.errors import ManifestInvalid
+from aotlm_runtime.errors import ManifestInvalidError
 
 FORMAT_VERSION = 2
 
@@ -170,12 +170,12 @@ def decode(data: bytes, kind: type[_Record], name: str) -> _Record:
     """Return the record that JSON text holds; `name` says in errors where the text is from.
 
     Raises:
-        ManifestInvalid: the text is not JSON, or not exactly of this kind.
+        ManifestInvalidError: the text is not JSON, or not exactly of this kind.
     """
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} is not a valid {_words(kind)}: {error}; "
             "it was edited or made by another version, so get the file again"
         ) from error
@@ -199,7 +199,7 @@ def read_manifest(path: Path) -> Manifest:
     """Return the bundle manifest in the file `path`.
 
     Raises:
-        ManifestInvalid: the file cannot be read, is no manifest, or contradicts itself.
+        ManifestInvalidError: the file cannot be read, is no manifest, or contradicts itself.
     """
     return decode_manifest(_read(path), str(path))
 
@@ -223,7 +223,7 @@ def read_model_file(path: Path) -> ModelFile:
     """Return the `model.json` at `path`.
 
     Raises:
-        ManifestInvalid: the file cannot be read, is no such file, or contradicts itself.
+        ManifestInvalidError: the file cannot be read, is no such file, or contradicts itself.
     """
     data = _read(path)
     _check_version(data, str(path))
@@ -243,7 +243,7 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"cannot read {path}: {error.strerror}; give the folder or archive that holds it"
         ) from error
 
@@ -257,7 +257,7 @@ def _words(kind: type[Record]) -> str:
 def _check_version(data: bytes, name: str) -> None:
     version = decode_version(data, name)
     if version != FORMAT_VERSION:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} has format version {version}, but this program reads version "
             f"{FORMAT_VERSION}; use the release of aotlm that made it"
         )
@@ -268,14 +268,14 @@ def decode_version(data: bytes, name: str) -> int:
     try:
         return msgspec.json.decode(data, type=_Version).format_version
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} has no readable format version: {error}; get the file again"
         ) from error
 
 
 def _check_digest(stated: object, digest: str, name: str) -> None:
     if stated != digest:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} was edited: its ABI has the digest {digest}, but it states {stated}; "
             "get the file again"
         )
@@ -287,7 +287,7 @@ def _decode_format1(data: bytes, name: str) -> Manifest:
         abi = dict(found["abi"])
         manifest = msgspec.convert(format1.upgraded(found), Manifest)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} is not a valid manifest of format {format1.VERSION}: {error}; "
             "it was edited, so get the file again"
         ) from error
@@ -299,12 +299,12 @@ def _check_paths(manifest: Manifest, name: str) -> None:
     listed = [file.path for file in manifest.files]
     unsafe = [path for path in listed if not is_safe_path(path)]
     if unsafe:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} lists the path {unsafe[0]!r}, which is not a plain relative path; "
             "do not use this bundle"
         )
     if listed != sorted(set(listed)):
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} lists its files twice or out of order; make the bundle again"
         )
     libraries = [
@@ -312,6 +312,6 @@ def _check_paths(manifest: Manifest, name: str) -> None:
     ]
     for path in (manifest.weights, *manifest.tokenizer_files, *libraries):
         if path not in listed:
-            raise ManifestInvalid(
+            raise ManifestInvalidError(
                 f"{name} uses the file {path!r} but does not list it; make the bundle again"
             )

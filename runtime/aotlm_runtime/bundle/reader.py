@@ -17,13 +17,13 @@ from aotlm_runtime.bundle.archive import read_members
 from aotlm_runtime.bundle.header import data_start
 from aotlm_runtime.bundle.manifest import File, Manifest, decode_manifest
 from aotlm_runtime.errors import (
-    ArchiveInvalid,
-    BundleNotFound,
-    FileChanged,
-    FileMissing,
-    FileUnlisted,
-    ManifestInvalid,
-    WeightsInvalid,
+    ArchiveInvalidError,
+    BundleNotFoundError,
+    FileChangedError,
+    FileMissingError,
+    FileUnlistedError,
+    ManifestInvalidError,
+    WeightsInvalidError,
 )
 from aotlm_runtime.host import memory
 from aotlm_runtime.host.cache import cache_folder
@@ -62,7 +62,7 @@ class Bundle:
         """Return the bytes of a small file.
 
         Raises:
-            FileChanged: they are not those that the manifest describes.
+            FileChangedError: they are not those that the manifest describes.
         """
         extent = self._extents[path]
         data = os.pread(extent.fd, extent.size_bytes, extent.offset)
@@ -77,18 +77,18 @@ class Bundle:
         """Return the weight file's data section, mapped: [weights_size_bytes] i8.
 
         Raises:
-            WeightsInvalid: it does not start at a page, or has another size than the ABI says.
+            WeightsInvalidError: it does not start at a page, or has another size than the ABI says.
         """
         extent = self._extents[self.manifest.weights]
         header = data_start(extent.fd, extent.offset)
         if extent.offset % memory.PAGE or header % memory.PAGE:
-            raise WeightsInvalid(
+            raise WeightsInvalidError(
                 f"the weights in {self.name} start at byte {extent.offset} + {header}, but must "
                 f"start at multiples of {memory.PAGE} to be mapped; package the model again"
             )
         wanted = self.manifest.abi.weights_size_bytes
         if extent.size_bytes - header != wanted:
-            raise WeightsInvalid(
+            raise WeightsInvalidError(
                 f"the weights in {self.name} have {extent.size_bytes - header} bytes, but the "
                 f"compiled code reads {wanted}; package the model again"
             )
@@ -98,7 +98,7 @@ class Bundle:
         """Compare every file with the manifest; `progress` is told the bytes of each step.
 
         Raises:
-            FileChanged: a file's digest is not the manifest's.
+            FileChangedError: a file's digest is not the manifest's.
         """
         for file in self.manifest.files:
             digest = _digest(self._extents[file.path], progress)
@@ -144,12 +144,12 @@ class Bundle:
     def _read_manifest(self) -> bytes:
         extent = self._extents.get(MANIFEST)
         if extent is None:
-            raise BundleNotFound(
+            raise BundleNotFoundError(
                 f"{self.name} holds no {MANIFEST}, so it is no bundle; "
                 "give the folder or archive that the packaging step wrote"
             )
         if extent.size_bytes > _MAX_MANIFEST_BYTES:
-            raise ManifestInvalid(
+            raise ManifestInvalidError(
                 f"{self.name}/{MANIFEST} has {extent.size_bytes} bytes, but at most "
                 f"{_MAX_MANIFEST_BYTES} are read; get the bundle again"
             )
@@ -159,19 +159,19 @@ class Bundle:
         """Compare the names and sizes with the manifest, which costs nothing."""
         for path in sorted(self._extents):
             if path not in self._files and path not in (MANIFEST, SIGNATURE):
-                raise FileUnlisted(
+                raise FileUnlistedError(
                     f"{self.name} holds '{path}', which its manifest does not list; "
                     "remove the file or get the bundle again"
                 )
         for file in self.manifest.files:
             extent = self._extents.get(file.path)
             if extent is None:
-                raise FileMissing(
+                raise FileMissingError(
                     f"{self.name} lacks '{file.path}', which its manifest lists; "
                     "get the bundle again"
                 )
             if extent.size_bytes != file.size_bytes:
-                raise FileChanged(
+                raise FileChangedError(
                     f"'{file.path}' in {self.name} has {extent.size_bytes} bytes, but the "
                     f"manifest says {file.size_bytes}; get the bundle again"
                 )
@@ -181,7 +181,7 @@ def open_bundle(path: str | Path) -> Bundle:
     """Open the bundle at `path` and compare its list of files with its manifest.
 
     Raises:
-        AotlmRuntimeError: a subclass that says what is wrong.
+        BundleError: a subclass that says what is wrong.
     """
     path = Path(path)
     with ExitStack() as refused:
@@ -190,7 +190,7 @@ def open_bundle(path: str | Path) -> Bundle:
         elif path.is_file():
             extents = _open_archive(path, refused)
         else:
-            raise BundleNotFound(
+            raise BundleNotFoundError(
                 f"no bundle at {path}; give the folder or archive that the packaging step wrote"
             )
         bundle = Bundle(str(path), extents)
@@ -209,7 +209,7 @@ def _open_folder(folder: Path, refused: ExitStack) -> dict[str, Extent]:
             path = Path(parent, name)
             relative = path.relative_to(folder).as_posix()
             if path.is_symlink() or not (path.is_dir() or path.is_file()):
-                raise FileUnlisted(
+                raise FileUnlistedError(
                     f"{folder} holds '{relative}', which is not a regular file; "
                     "remove it or get the bundle again"
                 )
@@ -228,7 +228,7 @@ def _open_archive(path: Path, refused: ExitStack) -> dict[str, Extent]:
     members = read_members(fd, str(path))
     pad = members.get(PAD)
     if pad and (pad.size_bytes > memory.PAGE or any(os.pread(fd, pad.size_bytes, pad.offset))):
-        raise ArchiveInvalid(
+        raise ArchiveInvalidError(
             f"{path} holds bytes in {PAD}, which only aligns the weights; get the archive again"
         )
     return {
@@ -242,7 +242,7 @@ def _open(path: Path, refused: ExitStack) -> int:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise BundleNotFound(
+        raise BundleNotFoundError(
             f"cannot read {path}: {error.strerror}; check its owner and mode"
         ) from error
     refused.callback(os.close, fd)
@@ -263,9 +263,11 @@ def _decompress(fd: int, path: Path) -> int:
             plain.flush()
             return os.dup(plain.fileno())
     except zstandard.ZstdError as error:
-        raise ArchiveInvalid(f"cannot decompress {path}: {error}; get the archive again") from error
+        raise ArchiveInvalidError(
+            f"cannot decompress {path}: {error}; get the archive again"
+        ) from error
     except OSError as error:
-        raise ArchiveInvalid(
+        raise ArchiveInvalidError(
             f"cannot decompress {path} into {folder}: {error.strerror}; "
             "make room there or set XDG_CACHE_HOME to another folder"
         ) from error
@@ -299,7 +301,7 @@ def _digest(extent: Extent, progress: Progress) -> str:
 
 def _compare(file: File, digest: str, name: str) -> None:
     if digest != file.sha256:
-        raise FileChanged(
+        raise FileChangedError(
             f"'{file.path}' in {name} was edited or damaged: its sha256 is {digest}, but the "
             f"manifest says {file.sha256}; get the bundle again"
         )

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aotlm_runtime.bundle.manifest import Abi, Library
-from aotlm_runtime.errors import CallFailed, CpuUnsupported, LibraryInvalid
+from aotlm_runtime.errors import CallFailedError, CpuUnsupportedError, LibraryInvalidError
 
 Entry = Literal["prefill", "decode"]
 
@@ -20,7 +20,7 @@ def choose_library(libraries: Sequence[Library], features: Iterable[str]) -> Lib
     """Return the library that uses the most of a CPU's features and none that it lacks.
 
     Raises:
-        CpuUnsupported: every library needs something that the CPU lacks.
+        CpuUnsupportedError: every library needs something that the CPU lacks.
     """
     present = frozenset(features)
     usable = [library for library in libraries if present.issuperset(library.features)]
@@ -30,7 +30,7 @@ def choose_library(libraries: Sequence[Library], features: Iterable[str]) -> Lib
         f"{library.target} needs {', '.join(sorted(set(library.features) - present))}"
         for library in libraries
     )
-    raise CpuUnsupported(
+    raise CpuUnsupportedError(
         f"this CPU cannot run the bundle: {missing or 'it holds no library'}; "
         "get a bundle that was compiled for an older CPU"
     )
@@ -46,7 +46,7 @@ class CompiledModel:
         """Load the library whose file holds `shared`.
 
         Raises:
-            LibraryInvalid: it cannot be loaded, or was compiled for another manifest.
+            LibraryInvalidError: it cannot be loaded, or was compiled for another manifest.
         """
         self._codes = abi.error_codes
         loaded = _load(shared)
@@ -58,14 +58,14 @@ class CompiledModel:
                 "decode": loaded[abi.decode],
             }
         except AttributeError as error:
-            raise LibraryInvalid(
+            raise LibraryInvalidError(
                 f"the compiled library lacks a function: {error}; compile the model again"
             ) from error
         self._loaded = loaded
         digest.restype = ctypes.c_char_p
         found = (digest() or b"").decode("ascii", "replace")
         if found != abi.digest:
-            raise LibraryInvalid(
+            raise LibraryInvalidError(
                 f"the compiled library has the ABI digest {found}, but the manifest says "
                 f"{abi.digest}; compile and package the model again"
             )
@@ -105,10 +105,10 @@ class CompiledModel:
         where `can_measure` says so: turns [n] i64 of the inner loop, sums [n] f32 to start with.
 
         Raises:
-            LibraryInvalid: the library has no such function.
+            LibraryInvalidError: the library has no such function.
         """
         if not self.can_measure(name):
-            raise LibraryInvalid(
+            raise LibraryInvalidError(
                 f"the compiled library cannot measure {name}: it was made by an earlier version; "
                 "compile and package the model again"
             )
@@ -133,7 +133,7 @@ class CompiledModel:
         logits [1, R, V]. context_length: the positions of the state, C.
 
         Raises:
-            CallFailed: it returned an error code; no buffer was written then.
+            CallFailedError: it returned an error code; no buffer was written then.
         """
         inputs = [describe(array) for array in (weights, tokens, positions)]
         memory = [describe(array) for array in (state, workspace, logits)]
@@ -144,7 +144,7 @@ class CompiledModel:
         if code:
             meaning = self._codes.get(str(code), "the manifest does not say what that means")
             where = " and ".join(map(str, positions.tolist())) or "none"
-            raise CallFailed(
+            raise CallFailedError(
                 f"{entry} of {tokens.shape[-1]} tokens at position {where} failed "
                 f"with code {code}: {meaning}"
             )
@@ -188,7 +188,7 @@ def _load(shared: bytes) -> Any:
             path.write_bytes(shared)
             return ctypes.CDLL(str(path))
     except OSError as error:
-        raise LibraryInvalid(
+        raise LibraryInvalidError(
             f"cannot load the compiled library: {error}; check that TMPDIR allows execution "
             "and that this machine has the architecture that the bundle is for"
         ) from error

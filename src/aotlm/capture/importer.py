@@ -18,7 +18,7 @@ from aotlm.capture.aten import TABLE
 from aotlm.capture.nodes import is_attention, is_known, is_skipped, is_symbolic, needed
 from aotlm.capture.torch_dtypes import NAMES
 from aotlm.capture.trace import Program
-from aotlm.errors import AotlmError
+from aotlm.errors import UnsupportedModelError
 from aotlm.graph import ops
 from aotlm.graph.dims import Dim, T, add, mul
 from aotlm.graph.ir import Graph, Location, Node, TensorType, build, make
@@ -26,10 +26,6 @@ from aotlm.graph.state import kv_cache
 from aotlm.weights.weight import Source, Weight
 
 PREFIX = "model."  # the wrapper's own attribute, before every name of the model's
-
-
-class Unsupported(AotlmError):
-    """The model uses ATen ops that have no Graph op, or attention that no kernel knows."""
 
 
 class _NotLinear(Exception):
@@ -179,7 +175,7 @@ class _Importer:
             )
             problems.append(f"the model uses ops that are not supported: {listed}")
         if problems:
-            raise Unsupported("; ".join(problems))
+            raise UnsupportedModelError("; ".join(problems))
         return build(self.inputs, outputs)
 
 
@@ -225,7 +221,7 @@ def to_graph(program: Program) -> Graph:
     the logits [1, T, V] f32 of every row as output.
 
     Raises:
-        Unsupported: lists what attention refused, and every ATen op without a Graph op, its count
-            and first source line.
+        UnsupportedModelError: lists what attention refused, and every ATen op without a Graph op,
+            its count and first source line.
     """
     return _Importer(program).run()

@@ -14,14 +14,13 @@ from aotlm.codegen.lower import (
     lower_module,
     target_steps,
 )
-from aotlm.errors import AotlmError
+from aotlm.errors import AotlmError, BundleError
 from aotlm.support.atomic import new_folder
 from aotlm.support.build_record import build_record, write_build_record
 from aotlm.support.progress import Progress, silent
 from aotlm.targets import Target, resolve_target
 from aotlm_runtime.bundle import manifest
 from aotlm_runtime.bundle.manifest import Library, ModelFile
-from aotlm_runtime.errors import AotlmRuntimeError
 
 MODULES = ("forward_prefill", "subgraph0_prefill", "forward_decode", "subgraph0_decode")
 THREADS_SOURCE = Path(__file__).with_name("threads.c")
@@ -81,7 +80,7 @@ def read_model_file(import_dir: Path) -> ModelFile:
         raise AotlmError(f"{path} is missing; run inv import first")
     try:
         return manifest.read_model_file(path)
-    except AotlmRuntimeError as error:
+    except BundleError as error:
         raise AotlmError(f"{error}; run inv import --force again") from None
 
 

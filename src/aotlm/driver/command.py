@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from invoke import Context, Task, task
 
-from aotlm.errors import AotlmError, UsageError
+from aotlm.errors import AotlmError
 from aotlm_runtime.cli.flags import Flag
-from aotlm_runtime.errors import AotlmRuntimeError
 
 if TYPE_CHECKING:
     from aotlm.toolchain.engine import Settings
@@ -92,11 +91,11 @@ def command(
                     code = _run_elsewhere(name, c, engine, {**words, "debug": debug})
                     if code is None:
                         code = function(c, **words)
-            except (AotlmError, AotlmRuntimeError) as error:
+            except AotlmError as error:
                 if debug:
                     traceback.print_exc()
                 print(f"error: {error}", file=sys.stderr)
-                code = 2 if isinstance(error, UsageError) else 1
+                code = error.exit_code
             except Exception as error:
                 if debug:
                     raise

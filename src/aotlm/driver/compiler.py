@@ -1,4 +1,4 @@
-"""The compiler as one straight line: a model's source in, an import folder out, then the bundle."""
+"""The compiler as one straight line: a model's source in, an import folder out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from aotlm.bundle.package import package
 from aotlm.capture.convert import write_weights
 from aotlm.capture.importer import to_graph
 from aotlm.capture.inputs import input_files
@@ -14,8 +13,7 @@ from aotlm.capture.source import open_model
 from aotlm.capture.tokenizer_files import write_tokenizer_files
 from aotlm.capture.trace import Program as Captured
 from aotlm.capture.trace import trace_entry
-from aotlm.codegen.compile import compile_import
-from aotlm.driver.folders import DEFAULT_MODEL, default_folder
+from aotlm.driver.folders import DEFAULT_MODEL, check_dtype, default_folder
 from aotlm.driver.model_file import describe_model
 from aotlm.emit.modules import ModelFiles, emit_modules
 from aotlm.errors import AotlmError, UsageError
@@ -105,8 +103,7 @@ def import_model(
         UsageError: an unknown dtype or pass.
         AotlmError: the model cannot be imported, or the output is there and `force` is not given.
     """
-    if dtype not in POLICIES:
-        raise UsageError(f"the dtype {dtype} is unknown; known are {', '.join(POLICIES)}")
+    check_dtype(dtype)
     if dump_after not in (None, "all", *pass_names()):
         raise UsageError(
             f"--dump-after={dump_after} names no pass; known are all, {', '.join(pass_names())}"
@@ -141,25 +138,3 @@ def _write_modules(files: ModelFiles, folder: Path) -> None:
     for entry, modules in files.modules.items():
         (folder / f"forward_{entry}.mlir").write_text(modules.forward, encoding="utf-8")
         (folder / f"subgraph0_{entry}.mlir").write_text(modules.subgraph, encoding="utf-8")
-
-
-def build(
-    model: str,
-    out: Path,
-    *,
-    revision: str | None = None,
-    dtype: str = "f16",
-    target: str = "native",
-    archive: Path | None = None,
-    force: bool = False,
-    progress: Progress = silent,
-) -> Path:
-    """Import, compile and package a model; return the bundle's folder.
-
-    Raises:
-        AotlmError: a stage failed; nothing half-made is left under a final name.
-    """
-    out = import_model(model, revision, dtype, out, force=force, progress=progress)
-    compile_import(out, target, progress=progress)
-    package(out, archive)
-    return out / "bundle"
