@@ -87,7 +87,7 @@ def test_a_traceback_comes_only_with_debug(tmp_path: Path) -> None:
 
 def test_list_passes_prints_the_pipeline() -> None:
     lines = _inv("compile", "--list-passes").stdout.splitlines()
-    assert lines[0] == "fill-kernels"
+    assert lines[0] == "define-kernels"
     assert lines[-1].startswith("llc -O3")
 
 

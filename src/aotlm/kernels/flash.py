@@ -1,18 +1,19 @@
-"""Prefill attention: causal flash attention. A unit of work is a head and some tokens."""
+"""Prefill attention: causal flash attention. A work item is a head and some tokens."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from mlir import ir
 from mlir.dialects import arith, func, memref, vector
 
 from aotlm.emit import builder as b
-from aotlm.kernels.tile import ROWS, Facts, Rows, Tile, lowest_block, read_facts
+from aotlm.emit.attributes import AttentionAttrs
+from aotlm.kernels.tile import ROWS, Rows, Tile, lowest_block
 from aotlm.targets import Target
 
 
-def _flash_tile(name: str, facts: Facts, types: list[ir.Type], n_rows: int, bits: int) -> str:
+def _flash_tile(
+    name: str, attrs: AttentionAttrs, types: list[ir.Type], n_rows: int, bits: int
+) -> str:
     """Build the function of one tile of n_rows tokens: (q, k, v, position, y, head, token)."""
     ix = ir.IndexType.get()
     op = b.internal_function(f"{name}_rows{n_rows}", [*types, ix, ix])
@@ -20,14 +21,14 @@ def _flash_tile(name: str, facts: Facts, types: list[ir.Type], n_rows: int, bits
         q, keys, values, position, y, head, token = op.arguments
         own = arith.addi(position, token)
         rows = Rows(n_rows, head, token, own, are_tokens=True)
-        group = arith.divui(head, b.index(facts.heads_per_group))
-        tile = Tile(facts, q, keys, values, group, rows, bits)
+        kv_head = arith.divui(head, b.index(attrs.heads_per_kv_head))
+        tile = Tile(attrs, q, keys, values, kv_head, rows, bits)
         tile.reset()
-        tile.walk(lowest_block(facts, own), b.plus(rows.last_position, 1))
+        tile.attend(lowest_block(attrs, own), b.plus(rows.last_position, 1))
         for column, size in tile.pieces():
             for r in range(n_rows):
                 at = b.index(r)
-                inverse = arith.divf(b.f32(1.0), memref.load(tile.total, [at]))
+                inverse = arith.divf(b.f32(1.0), memref.load(tile.row_sum, [at]))
                 out = vector.LoadOp(b.vector_type(size, "f32"), tile.out, [at, column]).result
                 out = arith.mulf(out, b.broadcast(inverse, size))
                 vector.StoreOp(out, y, [b.plus(token, r), head, column])
@@ -35,16 +36,15 @@ def _flash_tile(name: str, facts: Facts, types: list[ir.Type], n_rows: int, bits
     return f"{name}_rows{n_rows}"
 
 
-def emit_flash(name: str, described: dict[str, Any], arguments: list[ir.Value],
+def emit_flash(name: str, attrs: AttentionAttrs, arguments: list[ir.Value],
                target: Target, before: ir.InsertionPoint) -> None:  # fmt: skip
     """Build prefill attention: (q [H, T, D], k cache, v cache, position, y [T, H, E]), all f32 but
     the caches."""
-    facts = read_facts(described)
     sizes = ROWS[target.vector_bits]
     types = [argument.type for argument in arguments]
     ix = ir.IndexType.get()
     with before:
-        tiles = {n: _flash_tile(name, facts, types, n, target.vector_bits) for n in sizes}
+        tiles = {n: _flash_tile(name, attrs, types, n, target.vector_bits) for n in sizes}
         share = b.internal_function(f"{name}_share", [*types, ix, ix])
         with ir.InsertionPoint(share.entry_block):
             *shared, head, number = share.arguments
@@ -56,5 +56,5 @@ def emit_flash(name: str, described: dict[str, Any], arguments: list[ir.Value],
             func.ReturnOp([])
     n_tokens = memref.dim(arguments[0], b.index(1))
     n_tiles = arith.ceildivui(n_tokens, b.index(sizes[0]))
-    with b.parallel([b.index(facts.heads), n_tiles]) as (head, number):
+    with b.parallel([b.index(attrs.n_heads), n_tiles]) as (head, number):
         func.CallOp([], f"{name}_share", [*arguments, head, number])

@@ -10,14 +10,15 @@ prefill where vectors have 512 bits. Narrower ones are in `packed`.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from mlir import ir
 from mlir.dialects import arith, memref, vector
 
 from aotlm.emit import builder as b
 from aotlm.emit import mathlib
-from aotlm.kernels.epilogue import Operands, Store, take, widen_pairs
+from aotlm.emit.attributes import LinearAttrs
+from aotlm.kernels.epilogue import Epilogue, LinearOperands, extract_slice, widen_pairs
 from aotlm.kernels.packed import emit_packed
 from aotlm.targets import Target
 from aotlm.weights.layouts import DTYPES
@@ -34,12 +35,12 @@ DOT_ROWS: Final = (12, *FMA_ROWS)
 AHEAD_BYTES: Final = 1088
 
 
-class _Linear(Operands):
-    def __init__(self, facts: dict[str, Any], arguments: list[ir.Value], target: Target) -> None:
-        super().__init__(facts, arguments)
-        self.dot = facts["weight"] == "bf16" and target.bf16_dot
+class _Linear(LinearOperands):
+    def __init__(self, attrs: LinearAttrs, arguments: list[ir.Value], target: Target) -> None:
+        super().__init__(attrs, arguments)
+        self.dot = attrs.weight == "bf16" and target.bf16_dot
         self.pack = self.layout.k_pack
-        itemsize = DTYPES[facts["weight"]].itemsize
+        itemsize = DTYPES[attrs.weight].itemsize
         reaches_ahead = target.vector_bits < 512 and itemsize < DTYPES["f32"].itemsize
         self.ahead = AHEAD_BYTES // itemsize if reaches_ahead else 0
 
@@ -59,7 +60,7 @@ class _Linear(Operands):
     def tile(self, rows: list[ir.Value], p: ir.Value) -> None:
         columns = self.layout.panel
         sums = self.products(rows, p, columns)
-        Store(self, rows, sums, arith.muli(p, b.index(columns)), columns, None).emit()
+        Epilogue(self, rows, sums, arith.muli(p, b.index(columns)), columns, None).emit()
 
     def products(self, rows: list[ir.Value], p: ir.Value, columns: int) -> list[ir.Value]:
         zero = b.constant(0.0, b.vector_type(columns, "f32"))
@@ -87,7 +88,7 @@ class _Linear(Operands):
         self, rows: list[ir.Value], p: ir.Value, k: ir.Value,
         sums: list[ir.Value], columns: int, whole: bool,
     ) -> list[ir.Value]:  # fmt: skip
-        type_ = b.vector_type(columns, self.facts["weight"])
+        type_ = b.vector_type(columns, self.attrs.weight)
         w = mathlib.widen(vector.LoadOp(type_, self.w, [p, k, b.index(0)]).result)
         return [
             mathlib.fma(w, b.broadcast(memref.load(self.x, [row, k]), columns), s)
@@ -129,8 +130,8 @@ class _Linear(Operands):
         spread = vector.bitcast(b.vector_type(2 * lanes, "bf16"), b.broadcast(bits, lanes))
         out = total
         for first in range(0, columns, lanes):
-            pairs = take(w, 2 * first, 2 * lanes)
-            dot = dot_product(take(total, first, lanes), pairs, spread)
+            pairs = extract_slice(w, 2 * first, 2 * lanes)
+            dot = dot_product(extract_slice(total, first, lanes), pairs, spread)
             out = dot if columns == lanes else vector.insert_strided_slice(dot, out, [first], [1])
         return out
 
@@ -144,7 +145,7 @@ def dot_product(total: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
 
 def emit_linear(
     name: str,
-    facts: dict[str, Any],
+    attrs: LinearAttrs,
     arguments: list[ir.Value],
     target: Target,
     before: ir.InsertionPoint,
@@ -154,11 +155,11 @@ def emit_linear(
     arguments: x [M, K] f32 (bf16 for bf16 weights), w in its layout, bias [N] f32 if any, residual
     [M, n_out] f32 if any, y [M, n_out] f32. Accumulates in f32.
     """
-    linear = _Linear(facts, arguments, target)
+    linear = _Linear(attrs, arguments, target)
     if ir.MemRefType(linear.x.type).shape[0] == 1:
         linear.decode()
     elif target.vector_bits < 512:
         is_one = arith.cmpi(arith.CmpIPredicate.eq, linear.n_rows, b.index(1))
-        b.if_else(is_one, linear.decode, lambda: emit_packed(name, facts, arguments, before))
+        b.if_else(is_one, linear.decode, lambda: emit_packed(name, attrs, arguments, before))
     else:
         linear.prefill()

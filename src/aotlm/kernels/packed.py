@@ -9,15 +9,16 @@ is the same f32, so every output still sums k in ascending order with one roundi
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from mlir import ir
 from mlir.dialects import arith, func, memref, vector
 
 from aotlm.emit import builder as b
 from aotlm.emit import mathlib
+from aotlm.emit.attributes import LinearAttrs
 from aotlm.emit.kernels import PACKED_BLOCK, PACKED_ROWS
-from aotlm.kernels.epilogue import Operands, Store, widen_pairs
+from aotlm.kernels.epilogue import Epilogue, LinearOperands, widen_pairs
 from aotlm.weights.weight import GATE_GROUP
 
 # 6 × 16 keeps 12 of 16 registers of 256 bits as accumulators. 16 is a gate's group, too.
@@ -53,7 +54,7 @@ def _n_tiles(n_rows: ir.Value) -> ir.Value:
     return arith.ceildivui(n_rows, b.index(PACKED_ROWS))
 
 
-def _pack(linear: Operands, rows: _Rows, tile: ir.Value) -> None:
+def _pack(linear: LinearOperands, rows: _Rows, tile: ir.Value) -> None:
     """Copy the rows of a tile into the scratch, as f32."""
     packed = rows.packed(linear.scratch, linear.k)
     dtype = str(ir.MemRefType(linear.x.type).element_type)
@@ -80,7 +81,7 @@ def _place(tile: ir.Value, group: ir.Value) -> list[ir.Value]:
 class _Unit:
     """The body of a unit of work: a panel p times a block of tiles."""
 
-    def __init__(self, linear: Operands, rows: _Rows, p: ir.Value, number: ir.Value) -> None:
+    def __init__(self, linear: LinearOperands, rows: _Rows, p: ir.Value, number: ir.Value) -> None:
         self.linear, self.rows, self.p = linear, rows, p
         self.packed = rows.packed(linear.scratch, linear.k)
         self.begin = arith.muli(number, b.index(TILES))
@@ -102,7 +103,7 @@ class _Unit:
             stop = arith.minui(b.plus(k, PACKED_BLOCK), b.index(linear.k))
             n_k = arith.subi(stop, k)
             is_last = arith.cmpi(arith.CmpIPredicate.eq, stop, b.index(linear.k))
-            halves = ("gate", "up") if linear.facts.get("gate") else (None,)
+            halves = ("gate", "up") if linear.attrs.gate else (None,)
             step = len(halves) * COLUMNS
             with b.loop(b.index(0), b.index(linear.layout.panel), b.index(step)) as at:
                 for i, half in enumerate(halves):
@@ -119,7 +120,7 @@ class _Unit:
                 vector.StoreOp(zero, self.sums, [row, b.index(column)])
 
     def widen_weights(self, k: ir.Value, n_k: ir.Value, column: ir.Value) -> None:
-        dtype, pack = self.linear.facts["weight"], self.linear.layout.k_pack
+        dtype, pack = self.linear.attrs.weight, self.linear.layout.k_pack
         source = arith.divui(k, b.index(pack))
         with b.loop(b.index(0), arith.ceildivui(n_k, b.index(pack)), b.index(1)) as i:
             at = [self.p, arith.addi(source, i), arith.muli(column, b.index(pack))]
@@ -172,7 +173,7 @@ class _Unit:
             for total, place in zip(sums, places, strict=True):
                 vector.StoreOp(total, self.sums, place)
 
-        b.if_else(is_last, Store(self.linear, rows, sums, start, COLUMNS, half).emit, keep)
+        b.if_else(is_last, Epilogue(self.linear, rows, sums, start, COLUMNS, half).emit, keep)
 
     def step(
         self, group: list[ir.Value], i: ir.Value, k: ir.Value, sums: list[ir.Value]
@@ -187,7 +188,7 @@ class _Unit:
 
 
 def emit_packed(
-    name: str, facts: dict[str, Any], arguments: list[ir.Value], before: ir.InsertionPoint
+    name: str, attrs: LinearAttrs, arguments: list[ir.Value], before: ir.InsertionPoint
 ) -> None:
     """Build prefill's body, and the functions of its units of work at `before`; see
     `emit_linear`."""
@@ -197,16 +198,16 @@ def emit_packed(
         packer = b.internal_function(f"{name}_rows", [*types, ix])
         with ir.InsertionPoint(packer.entry_block):
             *operands, tile = packer.arguments
-            linear = Operands(facts, operands)
+            linear = LinearOperands(attrs, operands)
             _pack(linear, _Rows(linear.n_rows), tile)
             func.ReturnOp([])
         unit = b.internal_function(f"{name}_block", [*types, ix, ix])
         with ir.InsertionPoint(unit.entry_block):
             *operands, p, number = unit.arguments
-            linear = Operands(facts, operands)
+            linear = LinearOperands(attrs, operands)
             _Unit(linear, _Rows(linear.n_rows), p, number).emit()
             func.ReturnOp([])
-    linear = Operands(facts, arguments)
+    linear = LinearOperands(attrs, arguments)
     n_tiles = _n_tiles(linear.n_rows)
     with b.parallel([n_tiles]) as (tile,):
         func.CallOp([], packer.name.value, [*arguments, tile])
