@@ -71,7 +71,7 @@ class AttentionAttrs:
         return self.n_heads // self.n_kv_heads
 
 
-Attrs = TypeVar("Attrs", LinearAttrs, AttentionAttrs)
+Attrs = TypeVar("Attrs", bound="LinearAttrs | AttentionAttrs")
 
 
 def write_attrs(attrs: LinearAttrs | AttentionAttrs) -> ir.Attribute:

@@ -16,8 +16,8 @@ from aotlm.graph.ir import Node
 from aotlm.weights.weight import Weight
 
 DECODE_BLOCK = 256  # positions of one partial result of decode attention
-PACKED_ROWS = 6  # rows of a tile of packed rows, at most
-PACKED_BLOCK = 128  # columns of such rows of which all tiles lie together
+MR = 6  # rows of a tile of packed rows, at most
+KC = 128  # columns of which all tiles of packed rows lie together
 
 
 def scratch_bytes(node: Node) -> Dim:
@@ -31,8 +31,8 @@ def scratch_bytes(node: Node) -> Dim:
     if node.op is ops.LINEAR:
         k = int(str(node.operands[0].shape[-1]))
         n_rows = product(node.operands[0].shape[:-1])
-        row_bytes = -(-k // PACKED_BLOCK) * PACKED_BLOCK * 4
-        return 0 if n_rows == 1 else scale(add(n_rows, PACKED_ROWS - 1), row_bytes)
+        row_bytes = -(-k // KC) * KC * 4
+        return 0 if n_rows == 1 else scale(add(n_rows, MR - 1), row_bytes)
     if node.op is not ops.ATTENTION or node.attrs["kernel"] != "split_kv":
         return 0
     _, _, heads, width = node.shape
