@@ -22,7 +22,7 @@ from aotlm.kernels.flash_decoding import emit_split_kv
 from aotlm.kernels.linear import emit_linear
 from aotlm.targets import Target
 
-KERNELS: Final[Mapping[str, tuple[type, Callable[..., None]]]] = {
+KERNELS: Final[Mapping[str, tuple[type[LinearAttrs | AttentionAttrs], Callable[..., None]]]] = {
     "linear": (LinearAttrs, emit_linear),
     "flash": (AttentionAttrs, emit_flash),
     "split_kv": (AttentionAttrs, emit_split_kv),
