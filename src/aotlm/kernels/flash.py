@@ -1,4 +1,9 @@
-"""Prefill attention: causal flash attention. A work item is a head and some tokens."""
+"""Prefill attention: causal flash attention. A work item is a head and the tokens of a tile.
+
+for head in heads, tokens in T step MR:      work item
+    attend from the first block that the first token sees to the last token's own position
+    y[tokens, head] = O / l
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ from aotlm.targets import Target
 def _flash_tile(
     name: str, attrs: AttentionAttrs, types: list[ir.Type], n_rows: int, bits: int
 ) -> str:
-    """Build the function of one tile of n_rows tokens: (q, k, v, position, y, head, token)."""
+    """Build the function of one tile of n_rows tokens: (…kernel arguments, head, token)."""
     ix = ir.IndexType.get()
     op = b.internal_function(f"{name}_rows{n_rows}", [*types, ix, ix])
     with ir.InsertionPoint(op.entry_block):
@@ -38,8 +43,11 @@ def _flash_tile(
 
 def emit_flash(name: str, attrs: AttentionAttrs, arguments: list[ir.Value],
                target: Target, before: ir.InsertionPoint) -> None:  # fmt: skip
-    """Build prefill attention: (q [H, T, D], k cache, v cache, position, y [T, H, E]), all f32 but
-    the caches."""
+    """Build prefill attention: y [T, H, E] of T tokens from `position` on.
+
+    arguments: q [H, T, D] f32 with strides, k cache [G, C/64, D, 64], v cache [G, C, E], position
+    index, y f32. The caches hold this call's own k and v already. Accumulates in f32.
+    """
     sizes = ROWS[target.vector_bits]
     types = [argument.type for argument in arguments]
     ix = ir.IndexType.get()

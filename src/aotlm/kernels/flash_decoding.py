@@ -1,7 +1,14 @@
 """Decode attention: one token's heads over the whole cache, positions shared out among threads.
 
-A work item is one KV head and one block of 256 positions; it leaves (maximum, sum, E sums) for
-each of its query heads in the scratch. Then each head combines its blocks, in order.
+This is flash decoding: a tile for each part of 256 positions, then the parts of a head in order.
+
+    for kv_head in G, block in blocks of 256 positions:      work item
+        (m, l, O) of the block for each query head of kv_head, by `tile`
+        scratch[head, block] = m, l, O [E]                   store_partial
+    for head in H:                                           work item
+        m = max over blocks of m[block]
+        l = Σ l[block] · exp(m[block] - m)                   blocks upwards
+        y[head] = Σ O[block] · exp(m[block] - m) / l
 """
 
 from __future__ import annotations
@@ -20,7 +27,7 @@ from aotlm.targets import Target
 
 
 def _partials(attrs: AttentionAttrs, scratch: ir.Value, n_blocks: ir.Value) -> ir.Value:
-    """Return the scratch as [H, blocks, 2 + E] f32."""
+    """Return the scratch memref<?xi8> as [H, blocks, 2 + E] f32: m, l, O."""
     zero = b.index(0)
     shape = [attrs.n_heads, None, 2 + attrs.v_head_dim]
     return b.view(scratch, "f32", zero, shape, [n_blocks])
@@ -61,6 +68,7 @@ def split_evenly(n: int, most: int) -> list[range]:
 
 
 def store_partial(tile: Tile, block: ir.Value, partials: ir.Value) -> None:
+    """Store m, l and O [E] of each of the tile's heads at partials[head, block]."""
     heads = [tile.rows.place(r)[0] for r in range(tile.rows.n)]
     for r, head in enumerate(heads):
         for i, memory in enumerate((tile.row_max, tile.row_sum)):
@@ -118,7 +126,11 @@ def _column_chunks(n: int, widest: int) -> list[tuple[int, int]]:
 
 def emit_split_kv(name: str, attrs: AttentionAttrs, arguments: list[ir.Value],
                   target: Target, before: ir.InsertionPoint) -> None:  # fmt: skip
-    """Build decode attention: (q [H, 1, D], k cache, v cache, position, y [1, H, E], scratch)."""
+    """Build decode attention: y [1, H, E] of the token at `position`.
+
+    arguments: q [H, 1, D] f32 with strides, k cache [G, C/64, D, 64], v cache [G, C, E], position
+    index, y f32, scratch memref<?xi8>; see `emit_flash`. Accumulates in f32.
+    """
     types = [argument.type for argument in arguments]
     with before:
         _block_function(name, attrs, types, target.vector_bits)

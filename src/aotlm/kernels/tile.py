@@ -1,9 +1,23 @@
-"""The tile of both attention kernels: query rows of one KV head walk over blocks of 64 positions
-with an online softmax.
+"""The tile of both attention kernels: MR query rows of one KV head, over blocks of 64 positions.
 
-K lies as [G, C/64, D, 64], so a block's scores are broadcasts of q and fmas. Blocks start at
-absolute multiples of 64, a masked position contributes exactly nothing, and a row's sums run in one
-order whatever rows share its tile: no cut into calls, tile or thread changes a bit.
+The naive loop is `attention` of `graph/interpreter.py`: softmax(q · kᵀ · scale) · v over the
+positions that a row sees. Here it is flash attention's, for a tile of q [MR, D]:
+
+    m, l, O = -1e30 [MR], 0 [MR], 0 [MR, E]                     row_max, row_sum, out
+    for j in the blocks of 64 positions:                        attend
+        S [MR, 64] = q · K[j]ᵀ, capped; unseen ones -1e30       score, softmax_row
+        m' = max(m, max of S's row)                             new_max
+        P [MR, 64] = exp(S - m'), unseen ones 0                 in place of S
+        α = exp(m - m')                                         rescale
+        l = l · α + sum of P's row                              block_sum
+        O = O · α + P · V[j]                                    accumulate
+        m = m'
+    y = O / l
+
+All of it is f32; K lies as [G, C/64, D, 64] and V as [G, C, E], so S and O are broadcasts of q and
+P times rows of the caches. Blocks start at absolute multiples of 64, an unseen position contributes
+exactly nothing, and a row's sums run in one order whatever rows share its tile: no cut into calls,
+tile or thread changes a bit.
 """
 
 from __future__ import annotations
@@ -22,7 +36,7 @@ from aotlm.emit.attributes import AttentionAttrs
 from aotlm.graph.ops import POSITION_BLOCK
 from aotlm.kernels.epilogue import extract_slice
 
-LANES: Final = 16
+LANES: Final = 16  # of the softmax on every target: they fix the order of a row's sum
 MASKED_SCORE: Final = -1.0e30  # the score of a masked position, and the first maximum
 UNROLL: Final = 4  # of loops over a head's elements and over positions: a divisor of a block
 ROWS: Final = {256: (6, 4, 2, 1), 512: (8, 4, 2, 1)}  # query rows of a tile, by vector width
@@ -60,7 +74,11 @@ class Rows:
 
 
 class Tile:
-    """The state of some query rows (maximum, sum, output) and the walk over position blocks."""
+    """m, l and O of some query rows, on the stack, and the walk over position blocks.
+
+    q [H, T, D] f32 with strides, keys [G, C/64, D, 64] and values [G, C, E] in the caches' dtype.
+    In its methods `first` is a block's first position, and n_seen how many of it the last row sees.
+    """
 
     def __init__(
         self, attrs: AttentionAttrs, q: ir.Value, keys: ir.Value, values: ir.Value,
@@ -72,8 +90,7 @@ class Tile:
         self.q = b.alloca([rows.n, attrs.head_dim])
         self.scores = b.alloca([rows.n, POSITION_BLOCK])
         self.out = b.alloca([rows.n, attrs.v_head_dim])
-        # One element a row. Of the blocks seen: the maximum and the sum of weights; of the block
-        # at hand: the maximum with it, its own sum, and what all before is multiplied by.
+        # One element a row: m and l of the blocks seen; m', the sum of P and α of the one at hand.
         self.row_max, self.row_sum, self.new_max, self.block_sum, self.rescale = (
             b.alloca([MAX_ROWS]) for _ in range(5)
         )
@@ -100,7 +117,7 @@ class Tile:
         return b.tile_loop(b.index(0), b.index(self.attrs.v_head_dim), halves(self.columns))
 
     def attend(self, begin: ir.Value, end: ir.Value) -> None:
-        """Take in the positions of [begin, end); begin is a multiple of 64, and the last row sees
+        """Take in the positions of [begin, end): begin is a multiple of 64, the last row sees
         end - 1."""
         with b.loop(begin, end, b.index(POSITION_BLOCK)) as first:
             n_seen = arith.minui(arith.subi(end, first), b.index(POSITION_BLOCK))
@@ -109,7 +126,7 @@ class Tile:
             self.accumulate(first, n_seen)
 
     def score(self, first: ir.Value, n_seen: ir.Value) -> None:
-        """scores[r, …] = q·k for every row and at least n_seen positions, without a mask."""
+        """scores [MR, 64] = q [MR, D] · K [D, 64] for at least n_seen positions, without a mask."""
         n = self.columns
         dtype = str(ir.MemRefType(self.keys.type).element_type)
         block = arith.divui(first, b.index(POSITION_BLOCK))
@@ -139,7 +156,7 @@ class Tile:
     def step(
         self, x: ir.Value, factors: ir.Value, i: ir.Value, sums: list[ir.Value]
     ) -> list[ir.Value]:
-        """Add x times column i of the factors to the sums, row by row."""
+        """Return each row's sum [n] f32 plus x [n] times column i of the factors [MR, …]."""
         n = ir.VectorType(x.type).shape[0]
         return [
             mathlib.fma(x, b.broadcast(memref.load(factors, [b.index(r), i]), n), total)
@@ -147,7 +164,7 @@ class Tile:
         ]
 
     def online_softmax(self, first: ir.Value) -> None:
-        """Turn the block's scores into weights, and note what older results are multiplied by."""
+        """Turn S into P, and m and l into those with the block; α is left in `rescale`."""
 
         def all_rows(masked: bool) -> None:
             with b.loop(b.index(0), b.index(self.rows.n), b.index(1)) as r:
@@ -171,6 +188,7 @@ class Tile:
         return arith.ori(hides, arith.cmpi(arith.CmpIPredicate.ule, edge, self.rows.last_position))
 
     def softmax_row(self, r: ir.Value, first: ir.Value, masked: bool) -> None:
+        """Turn row r of S into P; m' and the sum of P are left in `new_max` and `block_sum`."""
         type_ = b.vector_type(LANES, "f32")
         columns = range(0, POSITION_BLOCK, LANES)
         scores = [
@@ -195,7 +213,7 @@ class Tile:
         memref.store(block_sum, self.block_sum, [r])
 
     def mask(self, position: ir.Value, first: ir.Value, column: int) -> ir.Value:
-        """Return which of 16 positions from first + column on the row sees."""
+        """Return which of 16 positions from first + column on a row at `position` sees, [16] i1."""
         i32 = b.element_type("i32")
         lanes = ir.VectorType.get([LANES], i32)
         steps = ir.Attribute.parse(f"dense<{[*range(column, column + LANES)]}> : {lanes}")
@@ -210,7 +228,7 @@ class Tile:
         return arith.andi(seen, arith.cmpi(arith.CmpIPredicate.sgt, at, edge))
 
     def accumulate(self, first: ir.Value, n_seen: ir.Value) -> None:
-        """out[r, …] = out · rescale + Σ weights[r, j] · v[first + j].
+        """O [MR, E] = O · α + P [MR, n_seen] · V [n_seen, E], j by j.
 
         Of j, as many as are seen, and the next ones of weight 0 to a multiple of the unrolling.
         """
@@ -235,10 +253,11 @@ class Tile:
                 vector.StoreOp(total, self.out, [r, column])
 
     def load(self, memory: ir.Value) -> ir.Value:
-        """Return the elements of all rows."""
+        """Return the elements of all rows, [MAX_ROWS] f32."""
         return vector.LoadOp(b.vector_type(MAX_ROWS, "f32"), memory, [b.index(0)]).result
 
     def store(self, value: ir.Value, memory: ir.Value) -> None:
+        """Store the elements of all rows, [MAX_ROWS] f32."""
         vector.StoreOp(value, memory, [b.index(0)])
 
 
