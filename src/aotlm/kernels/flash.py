@@ -12,12 +12,13 @@ from mlir.dialects import arith, func, memref, vector
 
 from aotlm.emit import builder as b
 from aotlm.emit.attributes import AttentionAttrs
-from aotlm.kernels.tile import ROWS, Rows, Tile, lowest_block
+from aotlm.kernels.schedule import AttentionSchedule, attention_schedule
+from aotlm.kernels.tile import Rows, Tile, lowest_block
 from aotlm.targets import Target
 
 
 def _flash_tile(
-    name: str, attrs: AttentionAttrs, types: list[ir.Type], n_rows: int, bits: int
+    name: str, attrs: AttentionAttrs, types: list[ir.Type], n_rows: int, schedule: AttentionSchedule
 ) -> str:
     """Build the function of one tile of n_rows tokens: (…kernel arguments, head, token)."""
     ix = ir.IndexType.get()
@@ -27,7 +28,7 @@ def _flash_tile(
         own = arith.addi(position, token)
         rows = Rows(n_rows, head, token, own, are_tokens=True)
         kv_head = arith.divui(head, b.index(attrs.heads_per_kv_head))
-        tile = Tile(attrs, q, keys, values, kv_head, rows, bits)
+        tile = Tile(attrs, q, keys, values, kv_head, rows, schedule)
         tile.reset()
         tile.attend(lowest_block(attrs, own), b.plus(rows.last_position, 1))
         for column, size in tile.pieces():
@@ -48,11 +49,12 @@ def emit_flash(name: str, attrs: AttentionAttrs, arguments: list[ir.Value],
     arguments: q [H, T, D] f32 with strides, k cache [G, C/64, D, 64], v cache [G, C, E], position
     index, y f32. The caches hold this call's own k and v already. Accumulates in f32.
     """
-    sizes = ROWS[target.vector_bits]
+    schedule = attention_schedule(target)
+    sizes = schedule.mr
     types = [argument.type for argument in arguments]
     ix = ir.IndexType.get()
     with before:
-        tiles = {n: _flash_tile(name, attrs, types, n, target.vector_bits) for n in sizes}
+        tiles = {n: _flash_tile(name, attrs, types, n, schedule) for n in sizes}
         share = b.internal_function(f"{name}_share", [*types, ix, ix])
         with ir.InsertionPoint(share.entry_block):
             *shared, head, number = share.arguments

@@ -22,7 +22,8 @@ from aotlm.emit import builder as b
 from aotlm.emit import mathlib
 from aotlm.emit.attributes import AttentionAttrs
 from aotlm.emit.kernels import DECODE_BLOCK
-from aotlm.kernels.tile import MASKED_SCORE, ROWS, Rows, Tile, halves, lowest_block
+from aotlm.kernels.schedule import AttentionSchedule, attention_schedule
+from aotlm.kernels.tile import MASKED_SCORE, Rows, Tile, halves, lowest_block
 from aotlm.targets import Target
 
 
@@ -37,7 +38,9 @@ def _block_count(position: ir.Value) -> ir.Value:
     return arith.addi(arith.divui(position, b.index(DECODE_BLOCK)), b.index(1))
 
 
-def _block_function(name: str, attrs: AttentionAttrs, types: list[ir.Type], bits: int) -> None:
+def _block_function(
+    name: str, attrs: AttentionAttrs, types: list[ir.Type], schedule: AttentionSchedule
+) -> None:
     """Build the function of one work item: (…kernel arguments, kv_head, block)."""
     ix = ir.IndexType.get()
     op = b.internal_function(f"{name}_block", [*types, ix, ix])
@@ -50,10 +53,10 @@ def _block_function(name: str, attrs: AttentionAttrs, types: list[ir.Type], bits
             arith.addi(start, b.index(DECODE_BLOCK)), arith.addi(position, b.index(1))
         )
         first_head = arith.muli(kv_head, b.index(attrs.heads_per_kv_head))
-        for offsets in split_evenly(attrs.heads_per_kv_head, ROWS[bits][0]):
+        for offsets in split_evenly(attrs.heads_per_kv_head, schedule.mr[0]):
             head = b.plus(first_head, offsets.start)
             rows = Rows(len(offsets), head, b.index(0), position, are_tokens=False)
-            tile = Tile(attrs, q, keys, values, kv_head, rows, bits)
+            tile = Tile(attrs, q, keys, values, kv_head, rows, schedule)
             tile.reset()
             tile.attend(begin, end)
             store_partial(tile, block, partials)
@@ -131,10 +134,11 @@ def emit_split_kv(name: str, attrs: AttentionAttrs, arguments: list[ir.Value],
     arguments: q [H, 1, D] f32 with strides, k cache [G, C/64, D, 64], v cache [G, C, E], position
     index, y f32, scratch memref<?xi8>; see `emit_flash`. Accumulates in f32.
     """
+    schedule = attention_schedule(target)
     types = [argument.type for argument in arguments]
     with before:
-        _block_function(name, attrs, types, target.vector_bits)
-        _combine_function(name, attrs, types, 16)
+        _block_function(name, attrs, types, schedule)
+        _combine_function(name, attrs, types, schedule.combine_nr)
     position = arguments[3]
     first = arith.divui(lowest_block(attrs, position), b.index(DECODE_BLOCK))
     n_items = arith.subi(_block_count(position), first)

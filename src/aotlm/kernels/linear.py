@@ -29,19 +29,11 @@ from aotlm.emit import mathlib
 from aotlm.emit.attributes import LinearAttrs
 from aotlm.kernels.epilogue import Epilogue, LinearOperands, extract_slice, widen_pairs
 from aotlm.kernels.packed import emit_packed
+from aotlm.kernels.schedule import LinearSchedule, linear_schedule
 from aotlm.targets import Target
 from aotlm.weights.layouts import DTYPES
 
 DOT_LANES: Final = 16  # of vdpbf16ps with 512 bits
-ROW_BLOCK: Final = 48  # MC in prefill: a multiple of every tile's rows
-# Rows of a tile, largest first. 6 × 64 keeps 24 of 32 registers as accumulators; the dot product
-# has its pairs widened in no register and takes 12 × 32.
-FMA_ROWS: Final = (6, 4, 2, 1)
-DOT_ROWS: Final = (12, *FMA_ROWS)
-# How far ahead decode asks for its weights. Widening fills a core's window of instructions with so
-# few lines that loads alone don't keep memory busy. Measured on Zen 3: 1.05 times the speed in f16
-# and 1.08 in bf16, with neither 576 nor 1600 bytes as good. f32 is not widened, and loses a tenth.
-AHEAD_BYTES: Final = 1088
 
 
 class _Linear(LinearOperands):
@@ -52,13 +44,13 @@ class _Linear(LinearOperands):
     together of a column of w: one k, or a pair of bf16 [NR, 2].
     """
 
-    def __init__(self, attrs: LinearAttrs, arguments: list[ir.Value], target: Target) -> None:
+    def __init__(
+        self, attrs: LinearAttrs, arguments: list[ir.Value], schedule: LinearSchedule
+    ) -> None:
         super().__init__(attrs, arguments)
-        self.dot = attrs.weight == "bf16" and target.bf16_dot
+        self.schedule = schedule
         self.pack = self.layout.k_pack
-        itemsize = DTYPES[attrs.weight].itemsize
-        reaches_ahead = target.vector_bits < 512 and itemsize < DTYPES["f32"].itemsize
-        self.ahead = AHEAD_BYTES // itemsize if reaches_ahead else 0
+        self.ahead = schedule.prefetch_bytes // DTYPES[attrs.weight].itemsize
 
     def decode(self) -> None:
         """Build M = 1: a work item is a panel."""
@@ -67,12 +59,12 @@ class _Linear(LinearOperands):
 
     def prefill(self) -> None:
         """Build any M: a work item is a panel times a block of rows."""
-        n_rows = self.n_rows
-        blocks = arith.ceildivui(n_rows, b.index(ROW_BLOCK))
+        n_rows, mc = self.n_rows, self.schedule.mc
+        blocks = arith.ceildivui(n_rows, b.index(mc))
         with b.parallel([b.index(self.n_panels), blocks]) as (p, block):
-            first = arith.muli(block, b.index(ROW_BLOCK))
-            end = arith.minui(arith.addi(first, b.index(ROW_BLOCK)), n_rows)
-            for row, n in b.tile_loop(first, end, DOT_ROWS if self.dot else FMA_ROWS):
+            first = arith.muli(block, b.index(mc))
+            end = arith.minui(arith.addi(first, b.index(mc)), n_rows)
+            for row, n in b.tile_loop(first, end, self.schedule.mr):
                 self.tile([b.plus(row, i) for i in range(n)], p)
 
     def tile(self, rows: list[ir.Value], p: ir.Value) -> None:
@@ -86,7 +78,7 @@ class _Linear(LinearOperands):
         zero = b.constant(0.0, b.vector_type(columns, "f32"))
         sums = [zero] * len(rows)
         step = self.step_pair if self.pack == 2 else self.step_single
-        unroll = 2 // self.pack
+        unroll = self.schedule.unroll_k // self.pack
         n_iterations = self.k // (self.pack * unroll)
         if n_iterations:
             stop = b.index(n_iterations * unroll)
@@ -126,7 +118,7 @@ class _Linear(LinearOperands):
         """
         w = vector.LoadOp(b.vector_type(2 * columns, "bf16"), self.w, [p, pack, b.index(0)]).result
         k = arith.muli(pack, b.index(2))
-        if self.dot:
+        if self.schedule.dot:
             return [self.dot_step(row, k, w, s, columns, whole)
                     for row, s in zip(rows, sums, strict=True)]  # fmt: skip
         low, high = widen_pairs(w)
@@ -182,11 +174,15 @@ def emit_linear(
     where M is dynamic. All but w are row-major, x, residual and y with a row stride of their own.
     Accumulates in f32.
     """
-    linear = _Linear(attrs, arguments, target)
+    schedule = linear_schedule(target, attrs.weight)
+    linear = _Linear(attrs, arguments, schedule)
+    packed = schedule.packed
     if ir.MemRefType(linear.x.type).shape[0] == 1:
         linear.decode()
-    elif target.vector_bits < 512:
+    elif packed:
         is_one = arith.cmpi(arith.CmpIPredicate.eq, linear.n_rows, b.index(1))
-        b.if_else(is_one, linear.decode, lambda: emit_packed(name, attrs, arguments, before))
+        b.if_else(
+            is_one, linear.decode, lambda: emit_packed(name, attrs, arguments, packed, before)
+        )
     else:
         linear.prefill()

@@ -20,30 +20,22 @@ rounding a step, whatever the blocks.
 
 from __future__ import annotations
 
-from typing import Final
-
 from mlir import ir
 from mlir.dialects import arith, func, memref, vector
 
 from aotlm.emit import builder as b
 from aotlm.emit import mathlib
 from aotlm.emit.attributes import LinearAttrs
-from aotlm.emit.kernels import KC, MR
 from aotlm.kernels.epilogue import Epilogue, LinearOperands, widen_pairs
-from aotlm.weights.weight import GATE_GROUP
-
-# MR × NR = 6 × 16 keeps 12 of 16 registers of 256 bits as accumulators. 16 is a gate's group, too.
-NR: Final = GATE_GROUP
-TILES: Final = 32  # MC / MR: widening costs a 90th of the arithmetic then
-K_GROUP: Final = 8  # columns of packed rows that lie together, and that an iteration takes
-PREFETCH_LINES: Final = 2  # of weights that an iteration asks for at most
+from aotlm.kernels.schedule import PackedSchedule
 
 
 class _Rows:
     """The cut of all M rows into the fewest tiles of at most MR, which differ by a row at most."""
 
-    def __init__(self, n_rows: ir.Value) -> None:
-        self.n_tiles = _n_tiles(n_rows)
+    def __init__(self, n_rows: ir.Value, schedule: PackedSchedule) -> None:
+        self.schedule = schedule
+        self.n_tiles = arith.ceildivui(n_rows, b.index(schedule.mr))
         self.least = arith.divui(n_rows, self.n_tiles)
         self.n_larger = arith.remui(n_rows, self.n_tiles)
 
@@ -55,42 +47,38 @@ class _Rows:
         """Return the number of rows of a tile."""
         return arith.subi(self.first(b.plus(tile, 1)), self.first(tile))
 
+    def place(self, tile: ir.Value, group: ir.Value) -> list[ir.Value]:
+        """Return where a group of columns lies: block of KC columns, tile, place in the block."""
+        size = b.index(self.schedule.n_groups)
+        return [arith.divui(group, size), tile, arith.remui(group, size)]
+
     def packed(self, scratch: ir.Value, k: int) -> ir.Value:
         """Return the scratch memref<?xi8> as [K/KC, tile, KC/8, MR, 8] f32."""
-        shape = [-(-k // KC), None, KC // K_GROUP, MR, K_GROUP]
+        at = self.schedule
+        shape = [-(-k // at.kc), None, at.n_groups, at.mr, at.k_group]
         return b.view(scratch, "f32", b.index(0), shape, [self.n_tiles])
-
-
-def _n_tiles(n_rows: ir.Value) -> ir.Value:
-    return arith.ceildivui(n_rows, b.index(MR))
 
 
 def _pack(linear: LinearOperands, rows: _Rows, tile: ir.Value) -> None:
     """Copy the rows of a tile, [≤ MR, K] f32 or bf16, into the scratch, as f32."""
-    packed = rows.packed(linear.scratch, linear.k)
+    packed, k_group = rows.packed(linear.scratch, linear.k), rows.schedule.k_group
     dtype = str(ir.MemRefType(linear.x.type).element_type)
-    type_ = b.vector_type(K_GROUP, dtype)
+    type_ = b.vector_type(k_group, dtype)
     first = rows.first(tile)
-    whole, rest = divmod(linear.k, K_GROUP)
+    whole, rest = divmod(linear.k, k_group)
     with b.loop(b.index(0), rows.size(tile), b.index(1)) as r:
         row = arith.addi(first, r)
         with b.loop(b.index(0), b.index(whole), b.index(1)) as group:
-            at = [row, arith.muli(group, b.index(K_GROUP))]
+            at = [row, arith.muli(group, b.index(k_group))]
             x = mathlib.widen(vector.LoadOp(type_, linear.x, at).result)
-            vector.StoreOp(x, packed, [*_place(tile, group), r, b.index(0)])
+            vector.StoreOp(x, packed, [*rows.place(tile, group), r, b.index(0)])
         for i in range(rest):
-            value = mathlib.widen(memref.load(linear.x, [row, b.index(whole * K_GROUP + i)]))
-            memref.store(value, packed, [*_place(tile, b.index(whole)), r, b.index(i)])
-
-
-def _place(tile: ir.Value, group: ir.Value) -> list[ir.Value]:
-    """Return where a group of 8 columns lies: its block of KC columns, tile, place in the block."""
-    size = b.index(KC // K_GROUP)
-    return [arith.divui(group, size), tile, arith.remui(group, size)]
+            value = mathlib.widen(memref.load(linear.x, [row, b.index(whole * k_group + i)]))
+            memref.store(value, packed, [*rows.place(tile, b.index(whole)), r, b.index(i)])
 
 
 class MacroKernel:
-    """A work item: all K of a panel p of w, times block `number` of at most TILES tiles of x.
+    """A work item: all K of a panel p of w, times block `number` of at most MC rows of x.
 
     `panel` [KC, NR] f32 is what `upcast_panel` made, `sums` [MC, panel's columns] f32 wait there
     between two blocks of k. In its methods k is the block's first column, n_k their number, column
@@ -99,51 +87,53 @@ class MacroKernel:
 
     def __init__(self, linear: LinearOperands, rows: _Rows, p: ir.Value, number: ir.Value) -> None:
         self.linear, self.rows, self.p = linear, rows, p
+        self.schedule = schedule = rows.schedule
+        self.kc, self.nr, n_tiles = schedule.kc, schedule.nr, schedule.n_tiles
         self.packed = rows.packed(linear.scratch, linear.k)
-        self.begin = arith.muli(number, b.index(TILES))
-        self.end = arith.minui(b.plus(self.begin, TILES), rows.n_tiles)
+        self.begin = arith.muli(number, b.index(n_tiles))
+        self.end = arith.minui(b.plus(self.begin, n_tiles), rows.n_tiles)
         self.first_row = rows.first(self.begin)
         self.flat = linear.flat_weights()
         self.start = linear.panel_start(p)
         # Each iteration asks for its share of the weights that are next.
-        n_iterations = arith.muli(arith.subi(self.end, self.begin), b.index(KC // K_GROUP))
-        share = arith.ceildivui(b.index(KC * NR), n_iterations)
-        self.share = arith.minui(share, b.index(PREFETCH_LINES * linear.line))
-        self.panel = b.alloca([KC, NR])
-        self.sums = b.alloca([TILES * MR, linear.layout.panel])
+        n_iterations = arith.muli(arith.subi(self.end, self.begin), b.index(schedule.n_groups))
+        share = arith.ceildivui(b.index(self.kc * self.nr), n_iterations)
+        self.share = arith.minui(share, b.index(schedule.prefetch_lines * linear.line))
+        self.panel = b.alloca([self.kc, self.nr])
+        self.sums = b.alloca([schedule.mc, linear.layout.panel])
 
     def emit(self) -> None:
         """Build the loops over blocks of k, groups of NR columns, and tiles."""
         linear = self.linear
         self.clear_sums()
-        with b.loop(b.index(0), b.index(linear.k), b.index(KC)) as k:
-            stop = arith.minui(b.plus(k, KC), b.index(linear.k))
+        with b.loop(b.index(0), b.index(linear.k), b.index(self.kc)) as k:
+            stop = arith.minui(b.plus(k, self.kc), b.index(linear.k))
             n_k = arith.subi(stop, k)
             is_last = arith.cmpi(arith.CmpIPredicate.eq, stop, b.index(linear.k))
             halves = ("gate", "up") if linear.attrs.gate else (None,)
-            step = len(halves) * NR
+            step = len(halves) * self.nr
             with b.loop(b.index(0), b.index(linear.layout.panel), b.index(step)) as at:
                 for i, half in enumerate(halves):
-                    column = b.plus(at, i * NR)
+                    column = b.plus(at, i * self.nr)
                     self.upcast_panel(k, n_k, column)
                     with b.loop(self.begin, self.end, b.index(1)) as tile:
                         self.dispatch_on_rows(tile, column, k, n_k, is_last, half)
 
     def clear_sums(self) -> None:
         """Set the sums of the rows that exist to 0."""
-        zero = b.constant(0.0, b.vector_type(NR, "f32"))
+        zero = b.constant(0.0, b.vector_type(self.nr, "f32"))
         n_rows = arith.subi(self.rows.first(self.end), self.first_row)
         with b.loop(b.index(0), n_rows, b.index(1)) as row:
-            for column in range(0, self.linear.layout.panel, NR):
+            for column in range(0, self.linear.layout.panel, self.nr):
                 vector.StoreOp(zero, self.sums, [row, b.index(column)])
 
     def upcast_panel(self, k: ir.Value, n_k: ir.Value, column: ir.Value) -> None:
         """Widen the weights [n_k, NR] of a block and its columns into `panel`, row k by row k."""
-        dtype, pack = self.linear.attrs.weight, self.linear.layout.k_pack
+        dtype, pack, nr = self.linear.attrs.weight, self.linear.layout.k_pack, self.nr
         source = arith.divui(k, b.index(pack))
         with b.loop(b.index(0), arith.ceildivui(n_k, b.index(pack)), b.index(1)) as i:
             at = [self.p, arith.addi(source, i), arith.muli(column, b.index(pack))]
-            w = vector.LoadOp(b.vector_type(pack * NR, dtype), self.linear.w, at).result
+            w = vector.LoadOp(b.vector_type(pack * nr, dtype), self.linear.w, at).result
             parts = widen_pairs(w) if pack > 1 else (mathlib.widen(w),)
             for j, part in enumerate(parts):
                 row = arith.addi(arith.muli(i, b.index(pack)), b.index(j))
@@ -155,11 +145,11 @@ class MacroKernel:
     ) -> None:  # fmt: skip
         """Run the tile's micro-kernel: there is one for each number of rows."""
         first, n_rows = self.rows.first(tile), self.rows.size(tile)
-        ahead = arith.muli(b.plus(k, KC), b.index(self.linear.layout.panel))
-        ahead = arith.addi(ahead, arith.muli(column, b.index(KC)))
-        iterations = arith.muli(arith.subi(tile, self.begin), b.index(KC // K_GROUP))
+        ahead = arith.muli(b.plus(k, self.kc), b.index(self.linear.layout.panel))
+        ahead = arith.addi(ahead, arith.muli(column, b.index(self.kc)))
+        iterations = arith.muli(arith.subi(tile, self.begin), b.index(self.schedule.n_groups))
         ahead = arith.addi(self.start, arith.addi(ahead, arith.muli(iterations, self.share)))
-        for n in range(MR, 0, -1):
+        for n in range(self.schedule.mr, 0, -1):
             with b.if_(arith.cmpi(arith.CmpIPredicate.eq, n_rows, b.index(n))):
                 self.micro_kernel(tile, first, n, column, k, n_k, ahead, is_last, half)
 
@@ -171,18 +161,19 @@ class MacroKernel:
         of the last block, or back to memory. `ahead` is where to begin to ask for weights."""
         rows = [b.plus(first, i) for i in range(n_rows)]
         places = [[arith.subi(row, self.first_row), column] for row in rows]
-        type_ = b.vector_type(NR, "f32")
+        type_ = b.vector_type(self.nr, "f32")
+        k_group, prefetch_lines = self.schedule.k_group, self.schedule.prefetch_lines
         sums = [vector.LoadOp(type_, self.sums, place).result for place in places]
-        block = arith.divui(k, b.index(KC))
-        n_groups = arith.divui(n_k, b.index(K_GROUP))
+        block = arith.divui(k, b.index(self.kc))
+        n_groups = arith.divui(n_k, b.index(k_group))
         with b.for_iter_args(b.index(0), n_groups, b.index(1), sums) as c:
             # Without it, memory rests while the tiles compute, and they rest while it is read.
             start = arith.addi(ahead, arith.muli(c.i, self.share))
-            self.linear.prefetch(self.flat, start, PREFETCH_LINES * self.linear.line, locality=2)
-            base = arith.muli(c.i, b.index(K_GROUP))
-            for i in range(K_GROUP):
+            self.linear.prefetch(self.flat, start, prefetch_lines * self.linear.line, locality=2)
+            base = arith.muli(c.i, b.index(k_group))
+            for i in range(k_group):
                 c.values = self.step([block, tile, c.i], b.index(i), b.plus(base, i), c.values)
-        done = arith.muli(n_groups, b.index(K_GROUP))
+        done = arith.muli(n_groups, b.index(k_group))
         with b.for_iter_args(b.index(0), arith.subi(n_k, done), b.index(1), c.results) as rest:
             rest.values = self.step(
                 [block, tile, n_groups], rest.i, arith.addi(done, rest.i), rest.values
@@ -194,24 +185,26 @@ class MacroKernel:
             for total, place in zip(sums, places, strict=True):
                 vector.StoreOp(total, self.sums, place)
 
-        b.if_else(is_last, Epilogue(self.linear, rows, sums, start, NR, half).emit, spill)
+        epilogue = Epilogue(self.linear, rows, sums, start, self.nr, half)
+        b.if_else(is_last, epilogue.emit, spill)
 
     def step(
         self, group: list[ir.Value], i: ir.Value, k: ir.Value, sums: list[ir.Value]
     ) -> list[ir.Value]:
         """Add to each row's sum [NR] f32 its x in column i of a packed group, times row k of
         `panel`."""
-        w = vector.LoadOp(b.vector_type(NR, "f32"), self.panel, [k, b.index(0)]).result
+        w = vector.LoadOp(b.vector_type(self.nr, "f32"), self.panel, [k, b.index(0)]).result
         x = (memref.load(self.packed, [*group, b.index(r), i]) for r in range(len(sums)))
         return [
-            mathlib.fma(w, b.broadcast(value, NR), total)
+            mathlib.fma(w, b.broadcast(value, self.nr), total)
             for value, total in zip(x, sums, strict=True)
         ]
 
 
 def emit_packed(
-    name: str, attrs: LinearAttrs, arguments: list[ir.Value], before: ir.InsertionPoint
-) -> None:
+    name: str, attrs: LinearAttrs, arguments: list[ir.Value], schedule: PackedSchedule,
+    before: ir.InsertionPoint,
+) -> None:  # fmt: skip
     """Build the body for M > 1, and the functions of both kinds of work item at `before`.
 
     name, attrs, arguments: see `emit_linear`; the scratch memref<?xi8> gets the packed rows.
@@ -223,18 +216,18 @@ def emit_packed(
         with ir.InsertionPoint(packer.entry_block):
             *operands, tile = packer.arguments
             linear = LinearOperands(attrs, operands)
-            _pack(linear, _Rows(linear.n_rows), tile)
+            _pack(linear, _Rows(linear.n_rows, schedule), tile)
             func.ReturnOp([])
         macro_kernel = b.internal_function(f"{name}_block", [*types, ix, ix])
         with ir.InsertionPoint(macro_kernel.entry_block):
             *operands, p, number = macro_kernel.arguments
             linear = LinearOperands(attrs, operands)
-            MacroKernel(linear, _Rows(linear.n_rows), p, number).emit()
+            MacroKernel(linear, _Rows(linear.n_rows, schedule), p, number).emit()
             func.ReturnOp([])
     linear = LinearOperands(attrs, arguments)
-    n_tiles = _n_tiles(linear.n_rows)
+    n_tiles = arith.ceildivui(linear.n_rows, b.index(schedule.mr))
     with b.parallel([n_tiles]) as (tile,):
         func.CallOp([], packer.name.value, [*arguments, tile])
-    blocks = arith.ceildivui(n_tiles, b.index(TILES))
+    blocks = arith.ceildivui(n_tiles, b.index(schedule.n_tiles))
     with b.parallel([b.index(linear.n_panels), blocks]) as (p, number):
         func.CallOp([], macro_kernel.name.value, [*arguments, p, number])

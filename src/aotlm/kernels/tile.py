@@ -35,13 +35,11 @@ from aotlm.emit import mathlib
 from aotlm.emit.attributes import AttentionAttrs
 from aotlm.graph.ops import POSITION_BLOCK
 from aotlm.kernels.epilogue import extract_slice
+from aotlm.kernels.schedule import ATTENTION, AttentionSchedule
 
 LANES: Final = 16  # of the softmax on every target: they fix the order of a row's sum
 MASKED_SCORE: Final = -1.0e30  # the score of a masked position, and the first maximum
-UNROLL: Final = 4  # of loops over a head's elements and over positions: a divisor of a block
-ROWS: Final = {256: (6, 4, 2, 1), 512: (8, 4, 2, 1)}  # query rows of a tile, by vector width
-MAX_ROWS: Final = max(max(sizes) for sizes in ROWS.values())
-ACCUMULATORS: Final = {256: 96, 512: 256}  # f32 that stay in registers: 12 and 16 vectors
+MAX_ROWS: Final = max(schedule.mr[0] for schedule in ATTENTION.values())
 
 
 @dataclass(frozen=True)
@@ -82,11 +80,11 @@ class Tile:
 
     def __init__(
         self, attrs: AttentionAttrs, q: ir.Value, keys: ir.Value, values: ir.Value,
-        kv_head: ir.Value, rows: Rows, vector_bits: int,
+        kv_head: ir.Value, rows: Rows, schedule: AttentionSchedule,
     ) -> None:  # fmt: skip
         self.attrs, self.source, self.keys, self.values = attrs, q, keys, values
         self.kv_head, self.rows = kv_head, rows
-        self.columns = tile_columns(rows.n, vector_bits)
+        self.unroll, self.columns = schedule.unroll, tile_columns(rows.n, schedule)
         self.q = b.alloca([rows.n, attrs.head_dim])
         self.scores = b.alloca([rows.n, POSITION_BLOCK])
         self.out = b.alloca([rows.n, attrs.v_head_dim])
@@ -134,7 +132,7 @@ class Tile:
         with b.loop(b.index(0), n_seen, b.index(n)) as column:
             sums = [zero] * self.rows.n
             head_dim = self.attrs.head_dim
-            unroll = UNROLL if head_dim % UNROLL == 0 else 1
+            unroll = self.unroll if head_dim % self.unroll == 0 else 1
             with b.for_iter_args(b.index(0), b.index(head_dim), b.index(unroll), sums) as c:
                 for d in (b.plus(c.i, i) for i in range(unroll)):
                     self.prefetch(self.keys, [self.kv_head, b.plus(block, 1), d, column])
@@ -243,8 +241,8 @@ class Tile:
                 )
                 for r in rows
             ]
-            with b.for_iter_args(b.index(0), n_seen, b.index(UNROLL), old) as c:
-                for j in (b.plus(c.i, i) for i in range(UNROLL)):
+            with b.for_iter_args(b.index(0), n_seen, b.index(self.unroll), old) as c:
+                for j in (b.plus(c.i, i) for i in range(self.unroll)):
                     at = [self.kv_head, arith.addi(first, j), column]
                     self.prefetch(self.values, [at[0], b.plus(at[1], POSITION_BLOCK), column])
                     v = mathlib.widen(vector.LoadOp(stored, self.values, at).result)
@@ -261,10 +259,10 @@ class Tile:
         vector.StoreOp(value, memory, [b.index(0)])
 
 
-def tile_columns(n_rows: int, vector_bits: int) -> int:
+def tile_columns(n_rows: int, schedule: AttentionSchedule) -> int:
     """Return the positions (and value columns) of a register tile: fewer rows take more."""
     columns = POSITION_BLOCK
-    while n_rows * columns > ACCUMULATORS[vector_bits]:
+    while n_rows * columns > schedule.accumulators:
         columns //= 2
     return columns
 
