@@ -29,19 +29,52 @@ KERNELS: Final[Mapping[str, tuple[type[LinearAttrs | AttentionAttrs], Callable[.
 }
 
 
-def _define(op: func.FuncOp, target: Target) -> None:
+def _read(op: func.FuncOp) -> LinearAttrs | AttentionAttrs:
+    """Return what a kernel's declaration says."""
     described = op.attributes[ATTRIBUTE]
     kernel = read_kernel(described)
     if kernel not in KERNELS:
         raise AotlmError(f"there is no kernel {kernel}; run inv import --force again")
-    kind, emit = KERNELS[kernel]
-    attrs = read_attrs(described, kind)
+    return read_attrs(described, KERNELS[kernel][0])
+
+
+def _define(op: func.FuncOp, target: Target) -> None:
+    attrs = _read(op)
+    _, emit = KERNELS[attrs.kernel]
     op.attributes["llvm.linkage"] = ir.Attribute.parse("#llvm.linkage<internal>")
     block = op.add_entry_block()
     before = ir.InsertionPoint(op)
     with ir.InsertionPoint(block):
         emit(op.name.value, attrs, list(block.arguments), target, before)
         func.ReturnOp([])
+
+
+def _parse(mlir_path: Path) -> ir.Module:
+    try:
+        return ir.Module.parse(mlir_path.read_text(encoding="utf-8"))
+    except ir.MLIRError as error:
+        raise AotlmError(
+            f"{mlir_path} is not valid MLIR ({str(error).splitlines()[0]}); run inv import "
+            "--force again"
+        ) from error
+
+
+def _declarations(module: ir.Module) -> list[func.FuncOp]:
+    return [
+        op
+        for op in module.body.operations
+        if isinstance(op, func.FuncOp) and ATTRIBUTE in op.attributes
+    ]
+
+
+def declared_kernels(mlir_path: Path) -> list[tuple[str, LinearAttrs | AttentionAttrs]]:
+    """Return the name and the attributes of each kernel that a module declares, in its order.
+
+    Raises:
+        AotlmError: the file is not MLIR, or declares a kernel that is not known.
+    """
+    with ir.Context(), ir.Location.unknown():
+        return [(op.name.value, _read(op)) for op in _declarations(_parse(mlir_path))]
 
 
 def define_kernels(mlir_path: Path, target: Target) -> str:
@@ -51,15 +84,8 @@ def define_kernels(mlir_path: Path, target: Target) -> str:
         AotlmError: the file is not MLIR, or declares a kernel that is not known.
     """
     with ir.Context(), ir.Location.unknown():
-        try:
-            module = ir.Module.parse(mlir_path.read_text(encoding="utf-8"))
-        except ir.MLIRError as error:
-            raise AotlmError(
-                f"{mlir_path} is not valid MLIR ({str(error).splitlines()[0]}); run inv import "
-                "--force again"
-            ) from error
-        for op in list(module.body.operations):
-            if isinstance(op, func.FuncOp) and ATTRIBUTE in op.attributes:
-                _define(op, target)
+        module = _parse(mlir_path)
+        for op in _declarations(module):
+            _define(op, target)
         module.operation.verify()
         return str(module)

@@ -21,7 +21,6 @@ from mlir.dialects import arith, func, memref, vector
 from aotlm.emit import builder as b
 from aotlm.emit import mathlib
 from aotlm.emit.attributes import AttentionAttrs
-from aotlm.emit.kernels import DECODE_BLOCK
 from aotlm.kernels.schedule import AttentionSchedule, attention_schedule
 from aotlm.kernels.tile import MASKED_SCORE, Rows, Tile, halves, lowest_block
 from aotlm.targets import Target
@@ -34,8 +33,8 @@ def _partials(attrs: AttentionAttrs, scratch: ir.Value, n_blocks: ir.Value) -> i
     return b.view(scratch, "f32", zero, shape, [n_blocks])
 
 
-def _block_count(position: ir.Value) -> ir.Value:
-    return arith.addi(arith.divui(position, b.index(DECODE_BLOCK)), b.index(1))
+def _block_count(position: ir.Value, schedule: AttentionSchedule) -> ir.Value:
+    return arith.addi(arith.divui(position, b.index(schedule.split_kv)), b.index(1))
 
 
 def _block_function(
@@ -46,11 +45,11 @@ def _block_function(
     op = b.internal_function(f"{name}_block", [*types, ix, ix])
     with ir.InsertionPoint(op.entry_block):
         q, keys, values, position, _, scratch, kv_head, block = op.arguments
-        partials = _partials(attrs, scratch, _block_count(position))
-        start = arith.muli(block, b.index(DECODE_BLOCK))
+        partials = _partials(attrs, scratch, _block_count(position, schedule))
+        start = arith.muli(block, b.index(schedule.split_kv))
         begin = arith.maxui(start, lowest_block(attrs, position))
         end = arith.minui(
-            arith.addi(start, b.index(DECODE_BLOCK)), arith.addi(position, b.index(1))
+            arith.addi(start, b.index(schedule.split_kv)), arith.addi(position, b.index(1))
         )
         first_head = arith.muli(kv_head, b.index(attrs.heads_per_kv_head))
         for offsets in split_evenly(attrs.heads_per_kv_head, schedule.mr[0]):
@@ -83,13 +82,15 @@ def store_partial(tile: Tile, block: ir.Value, partials: ir.Value) -> None:
             vector.StoreOp(out, partials, [head, block, b.plus(column, 2)])
 
 
-def _combine_function(name: str, attrs: AttentionAttrs, types: list[ir.Type], columns: int) -> None:
+def _combine_function(
+    name: str, attrs: AttentionAttrs, types: list[ir.Type], schedule: AttentionSchedule
+) -> None:
     """Build the function that combines one head's blocks: (…kernel arguments, head)."""
     op = b.internal_function(f"{name}_combine", [*types, ir.IndexType.get()])
     with ir.InsertionPoint(op.entry_block):
         _, _, _, position, y, scratch, head = op.arguments
-        n_blocks = _block_count(position)
-        first_block = arith.divui(lowest_block(attrs, position), b.index(DECODE_BLOCK))
+        n_blocks = _block_count(position, schedule)
+        first_block = arith.divui(lowest_block(attrs, position), b.index(schedule.split_kv))
         partials = _partials(attrs, scratch, n_blocks)
 
         def part(block: ir.Value, i: int) -> ir.Value:
@@ -98,7 +99,7 @@ def _combine_function(name: str, attrs: AttentionAttrs, types: list[ir.Type], co
         with b.for_iter_args(first_block, n_blocks, b.index(1), [b.f32(MASKED_SCORE)]) as c:
             c.values = [mathlib.maximum(c.values[0], part(c.i, 0))]
         (row_max,) = c.results
-        chunks = _column_chunks(attrs.v_head_dim, columns)
+        chunks = _column_chunks(attrs.v_head_dim, schedule.combine_nr)
         zeros = [b.constant(0.0, b.vector_type(size, "f32")) for _, size in chunks]
         with b.for_iter_args(first_block, n_blocks, b.index(1), [b.f32(0.0), *zeros]) as c:
             rescale = mathlib.exp(arith.subf(part(c.i, 0), row_max))
@@ -138,10 +139,10 @@ def emit_split_kv(name: str, attrs: AttentionAttrs, arguments: list[ir.Value],
     types = [argument.type for argument in arguments]
     with before:
         _block_function(name, attrs, types, schedule)
-        _combine_function(name, attrs, types, schedule.combine_nr)
+        _combine_function(name, attrs, types, schedule)
     position = arguments[3]
-    first = arith.divui(lowest_block(attrs, position), b.index(DECODE_BLOCK))
-    n_items = arith.subi(_block_count(position), first)
+    first = arith.divui(lowest_block(attrs, position), b.index(schedule.split_kv))
+    n_items = arith.subi(_block_count(position, schedule), first)
     with b.parallel([b.index(attrs.n_kv_heads), n_items]) as (kv_head, item):
         func.CallOp([], f"{name}_block", [*arguments, kv_head, arith.addi(item, first)])
     with b.parallel([b.index(attrs.n_heads)]) as (head,):

@@ -1,8 +1,9 @@
 """How each kernel is cut: the one table of tiles, blocks and prefetch distances.
 
-A schedule is chosen by the kernel, the dtype of its weights and the target's vectors. None of its
-numbers changes a bit of a result: every output's sum has its order from the kernel. Names are
-BLIS's: MR × NR is a register tile, MC and KC are the blocks of rows and of k around it.
+A schedule is chosen by the kernel, the dtype of its weights and the target's vectors. Its numbers
+change no bit of a result, as every output's sum has its order from the kernel; `split_kv` alone is
+part of an order, and so the same everywhere. Names are BLIS's: MR × NR is a register tile, MC and
+KC are the blocks of rows and of k around it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from aotlm.emit.kernels import KC, MR
+from aotlm.emit.kernels import DECODE_BLOCK, KC, MR
 from aotlm.targets import Target
 from aotlm.weights.weight import GATE_GROUP
 
@@ -60,7 +61,8 @@ class AttentionSchedule:
     mr: tuple[int, ...]  # query rows of a tile, largest first; the last one is 1
     accumulators: int  # f32 of a tile that stay in registers
     unroll: int  # of loops over a head's elements and over positions: a divisor of 64
-    combine_nr: int  # columns of an accumulator when decode combines its parts
+    split_kv: int  # positions of a work item of decode
+    combine_nr: int  # columns of an accumulator when decode combines its work items
 
 
 # 6 × 16 keeps 12 of 16 registers of 256 bits as accumulators. A block of widened weights, 128 × 16
@@ -95,7 +97,9 @@ LINEAR: Final[Mapping[str, Mapping[str, LinearSchedule]]] = {
 # 96 f32 are 12 of 16 registers of 256 bits: 6 × 16. A tile of 1 or 2 rows of 16 columns would have
 # 2 or 4 sums in flight where an fma takes 4 cycles at 2 a cycle, so fewer rows take more columns.
 # 256 f32 are 16 of 32 registers of 512 bits: 8 × 32.
-_SIX_ROWS: Final = AttentionSchedule(mr=(6, 4, 2, 1), accumulators=96, unroll=4, combine_nr=16)
+_SIX_ROWS: Final = AttentionSchedule(
+    mr=(6, 4, 2, 1), accumulators=96, unroll=4, split_kv=DECODE_BLOCK, combine_nr=16
+)  # fmt: skip
 _EIGHT_ROWS: Final = replace(_SIX_ROWS, mr=(8, 4, 2, 1), accumulators=256)
 
 ATTENTION: Final[Mapping[str, AttentionSchedule]] = {
