@@ -78,6 +78,7 @@ def compile_(
     target: str = "native",
     dump_after: str | None = None,
     list_passes: bool = False,
+    list_kernels: bool = False,
 ) -> None:
     """Compile DIR/import into libraries, in DIR/lib/<target>."""
     from aotlm.codegen.compile import compile_import
@@ -85,6 +86,11 @@ def compile_(
 
     if list_passes:
         print(step_list())
+        return
+    if list_kernels:
+        from aotlm import kernels
+
+        print(kernels.list_kernels(Path(dir) / "import" if dir else None))
         return
     with shown("compile") as progress:
         library = compile_import(_folder(dir), target, dump_after=dump_after, progress=progress)

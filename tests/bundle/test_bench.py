@@ -111,6 +111,6 @@ def test_the_profile_names_each_kernel_and_sums_up(bundle: Path) -> None:
         n_layers = 2
         counted = [line.split("|")[2].strip() for line in table.splitlines() if "linear_" in line]
         assert set(counted) == {"1", str(n_layers)}  # the head, and the linears of the layers
-    assert "attention_grouped" in decode
+    assert "attention_split_kv" in decode
     (flash,) = (line for line in prefill.splitlines() if "attention_flash" in line)
     assert float(flash.split("|")[5]) > 0  # GFLOP/s

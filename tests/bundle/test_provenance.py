@@ -83,7 +83,7 @@ def test_it_names_the_commit_the_pins_and_every_step(statement: dict[str, Any]) 
     stages = {stage["stage"]: stage for stage in definition["internalParameters"]["stages"]}
     assert list(stages) == ["import", f"compile {TARGET}", "package"]
     steps = stages[f"compile {TARGET}"]["steps"]
-    assert steps[0] == "fill-kernels"
+    assert steps[0] == "define-kernels"
     assert any(step.startswith("llc -O3 ") and "-mcpu=x86-64-v3" in step for step in steps)
     assert steps[-1].startswith("zig cc -target x86_64-linux-gnu.2.28 -shared")
     assert "ziglang" in stages["package"]["tools"]

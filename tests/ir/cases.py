@@ -16,7 +16,7 @@ from aotlm.graph import ops
 from aotlm.graph.dims import Dim, T
 from aotlm.graph.ir import Graph, Node, build
 from aotlm.graph.state import kv_cache
-from aotlm.kernels import fill_kernels
+from aotlm.kernels import define_kernels
 from aotlm.partition.partition import Function, Program, Value, partition
 from aotlm.passes.base import run_pipeline
 from aotlm.passes.mark_storage import MarkStorage
@@ -51,7 +51,7 @@ def filled(text: str, target: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "module.mlir"
         path.write_text(text, encoding="utf-8")
-        return fill_kernels(path, resolve_target(target))
+        return define_kernels(path, resolve_target(target))
 
 
 def _function(graph: Graph, target: str | None) -> str:

@@ -23,7 +23,7 @@ from aotlm.codegen.lower import Lowering
 from aotlm.driver.compiler import lower
 from aotlm.emit.abi import describe_abi
 from aotlm.emit.modules import ModelFiles
-from aotlm.kernels import fill_kernels
+from aotlm.kernels import define_kernels
 from aotlm.targets import Target, resolve_target
 from aotlm.weights.file import write_weight_file
 from aotlm_runtime.bundle.header import data_start
@@ -72,7 +72,7 @@ def _link(files: ModelFiles, folder: Path, target: Target) -> Path:
         for name, text in (("forward", modules.forward), ("subgraph0", modules.subgraph)):
             path = folder / f"{name}_{entry}.import.mlir"
             path.write_text(text, encoding="utf-8")
-            texts[f"{name}_{entry}"] = fill_kernels(path, target)
+            texts[f"{name}_{entry}"] = define_kernels(path, target)
     failed = folder / "failed"
     how = Lowering(target, folder, failed)
     with ThreadPoolExecutor(max_workers=2) as workers:

@@ -79,7 +79,7 @@ def leave_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     import aotlm.kernels
 
     monkeypatch.setattr(
-        aotlm.kernels, "fill_kernels", lambda path, target: path.read_text(), raising=False
+        aotlm.kernels, "define_kernels", lambda path, target: path.read_text(), raising=False
     )
 
 

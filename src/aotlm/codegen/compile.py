@@ -92,7 +92,7 @@ def _build(
     def done(what: str) -> None:
         progress(next(count), _STEPS, what)
 
-    texts = _fill_kernels(import_dir, how.target)
+    texts = _define_kernels(import_dir, how.target)
     done("kernels")
     # Two at a time: each tool is one process of some hundred MB at most.
     with ThreadPoolExecutor(max_workers=2) as workers:
@@ -110,16 +110,16 @@ def _build(
     header.write_text(model_header(model), encoding="utf-8")
 
 
-def _fill_kernels(import_dir: Path, target: Target) -> dict[str, str]:
+def _define_kernels(import_dir: Path, target: Target) -> dict[str, str]:
     # the MLIR bindings take long to load
-    from aotlm.kernels import fill_kernels, measure_module
+    from aotlm.kernels import define_kernels, measure_module
 
     texts = {}
     for name in MODULES:
         path = import_dir / f"{name}.mlir"
         if not path.is_file():
             raise AotlmError(f"{path} is missing; run inv import --force again")
-        texts[name] = fill_kernels(path, target)
+        texts[name] = define_kernels(path, target)
     return {**texts, "measure": measure_module(target)}
 
 

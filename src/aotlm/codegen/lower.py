@@ -14,7 +14,7 @@ from aotlm.targets import Target
 _ALLOCATORS = ("malloc", "calloc", "realloc", "free", "aligned_alloc", "posix_memalign", "memalign")
 _CONVERSIONS = ("__truncsfbf2", "__truncsfhf2", "__truncdfbf2", "__truncdfhf2", "__extendhfsf2")
 _FORBIDDEN_SYMBOLS = frozenset((*_ALLOCATORS, *_CONVERSIONS))
-STAGES = ("fill-kernels", "mlir-translate", "opt")
+STAGES = ("define-kernels", "mlir-translate", "opt")
 
 
 @dataclass(frozen=True)

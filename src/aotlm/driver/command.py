@@ -27,6 +27,7 @@ HELP = {
     "force": "replace an existing import",
     "dump_after": "write the IR after this pass, or after 'all'",
     "list_passes": "print the passes in order and stop",
+    "list_kernels": "print the kernels, of DIR where given, with each target's tiles and stop",
     "dir": "the folder of the model, artifacts/<model>-<dtype>",
     "target": "native, x86-64-v3, x86-64-v4, x86-64-v4+bf16 or the name of a CPU",
     "compress": "pack the archive with zstd",

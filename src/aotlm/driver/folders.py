@@ -21,4 +21,4 @@ def check_dtype(dtype: str) -> None:
         UsageError: names those that there are.
     """
     if dtype not in POLICIES:
-        raise UsageError(f"the dtype {', '.join(POLICIES)}")
+        raise UsageError(f"the dtype {dtype} is unknown; known are {', '.join(POLICIES)}")

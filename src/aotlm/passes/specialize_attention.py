@@ -1,4 +1,4 @@
-"""Name the attention kernel: "flash" for prefill, "grouped" for decode (one token)."""
+"""Name the attention kernel: "flash" for prefill, "split_kv" for decode (one token)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SpecializeAttention:
         def rule(node: Node, operands: tuple[Node, ...]) -> Node | None:
             if node.op is not ops.ATTENTION:
                 return None
-            kernel = "grouped" if node.operands[0].shape[2] == 1 else "flash"
+            kernel = "split_kv" if node.operands[0].shape[2] == 1 else "flash"
             return make(node.op, operands, node.location, **{**node.attrs, "kernel": kernel})
 
         return rewrite(graph, rule)
