@@ -101,7 +101,23 @@ def _softcapped(linear: Node, cap: float) -> Node | None:
 
 @dataclass(frozen=True)
 class FuseEpilogues:
-    """Elementwise followers of a linear → its attributes."""
+    """Elementwise followers of a linear → its attributes.
+
+    Before:
+        %x = input() : 1xTx8xf32
+        %parameter = parameter() {weight=w.weight:f32:matrix} : 8x8xf32
+        %linear = linear(%x, %parameter) : 1xTx8xf32
+        %relu = relu(%linear) : 1xTx8xf32
+        %mul = mul(%relu, 0.5) : 1xTx8xf32
+        %add = add(%x, %mul) : 1xTx8xf32
+        return %add
+    After:
+        %x = input() : 1xTx8xf32
+        %parameter = parameter() {weight=w.weight:f32:matrix} : 8x8xf32
+        %linear = linear(%x, %parameter, %x) {activation=relu, residual=True, scale=0.5} :
+            1xTx8xf32
+        return %linear
+    """
 
     name: str = "fuse-epilogues"
 

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from aotlm.graph import ops
-from aotlm.graph.ir import Graph, Node, make, rewrite, with_operands
+from aotlm.graph.ir import Node, make
+from aotlm.passes.base import Pattern, PatternPass
 from aotlm.passes.match import either_order, scalar, with_scalar
 
 
@@ -45,17 +46,20 @@ def _gelu_tanh(node: Node) -> Node | None:
     return None
 
 
-@dataclass(frozen=True)
-class RecognizeActivations:
-    """Arithmetic → silu and gelu_tanh."""
+@dataclass(frozen=True, repr=False)
+class RecognizeActivations(PatternPass):
+    """Arithmetic → silu and gelu_tanh.
+
+    Before:
+        %x = input() : 1xTx8xf32
+        %sigmoid = sigmoid(%x) : 1xTx8xf32
+        %mul = mul(%x, %sigmoid) : 1xTx8xf32
+        return %mul
+    After:
+        %x = input() : 1xTx8xf32
+        %silu = silu(%x) : 1xTx8xf32
+        return %silu
+    """
 
     name: str = "recognize-activations"
-
-    def apply(self, graph: Graph) -> Graph:
-        """Return the Graph with whole activations."""
-
-        def rule(node: Node, operands: tuple[Node, ...]) -> Node | None:
-            new = with_operands(node, operands)
-            return _silu(new) or _gelu_tanh(new)
-
-        return rewrite(graph, rule)
+    patterns: tuple[Pattern, ...] = (_silu, _gelu_tanh)

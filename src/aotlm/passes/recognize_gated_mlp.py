@@ -86,7 +86,23 @@ def _fuse(node: Node, gate: _Half, up: _Half, activation: str) -> Node:
 
 @dataclass(frozen=True)
 class RecognizeGatedMlp:
-    """act(linear) · linear → linear with a gate."""
+    """act(linear) · linear → linear with a gate.
+
+    Before:
+        %x = input() : 1xTx8xf32
+        %parameter = parameter() {weight=gate.weight:f32:matrix} : 16x8xf32
+        %linear = linear(%x, %parameter) : 1xTx16xf32
+        %silu = silu(%linear) : 1xTx16xf32
+        %parameter#2 = parameter() {weight=up.weight:f32:matrix} : 16x8xf32
+        %linear#2 = linear(%x, %parameter#2) : 1xTx16xf32
+        %mul = mul(%silu, %linear#2) : 1xTx16xf32
+        return %mul
+    After:
+        %x = input() : 1xTx8xf32
+        %parameter = parameter() {weight=gate+up.weight:f32:matrix} : 32x8xf32
+        %linear = linear(%x, %parameter) {gate=silu, n_out=16} : 1xTx16xf32
+        return %linear
+    """
 
     name: str = "recognize-gated-mlp"
 
