@@ -52,6 +52,7 @@ def import_(
     force: bool = False,
     dump_after: str | None = None,
     list_passes: bool = False,
+    list_ops: bool = False,
     time_passes: bool = False,
 ) -> None:
     """Turn a model into MLIR and a weight file, in DIR/import."""
@@ -59,6 +60,9 @@ def import_(
 
     if list_passes:
         print(compiler.list_passes())
+        return
+    if list_ops:
+        print(compiler.list_ops())
         return
     where = (model, revision, dtype, Path(out) if out else None)
     with timed(time_passes) as timings, shown("import") as progress:

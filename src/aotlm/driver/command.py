@@ -27,6 +27,7 @@ HELP = {
     "force": "replace an existing import",
     "dump_after": "write the IR after this pass, or after 'all'; import then stops there",
     "list_passes": "print the passes in order and stop",
+    "list_ops": "print the ops of the Graph with what they mean and stop",
     "time_passes": "print what each step took: seconds and peak memory",
     "dir": "the folder of the model, artifacts/<model>-<dtype>",
     "target": "native, x86-64-v3, x86-64-v4, x86-64-v4+bf16 or the name of a CPU",

@@ -21,6 +21,7 @@ from aotlm.driver.folders import DEFAULT_MODEL, check_dtype, default_folder
 from aotlm.driver.model_file import describe_model
 from aotlm.emit.modules import ModelFiles, emit_modules
 from aotlm.errors import AotlmError, UsageError
+from aotlm.graph.ops import OPS
 from aotlm.partition.partition import Program, partition
 from aotlm.passes.base import CAPTURED, DumpGraphs, Hook, run_pipeline
 from aotlm.passes.pipeline import graph_pipeline
@@ -48,6 +49,12 @@ def pass_names() -> tuple[str, ...]:
 def list_passes() -> str:
     """Return the Graph pipeline, one pass a line."""
     return "\n".join(step.name for step in graph_pipeline(next(iter(POLICIES))))
+
+
+def list_ops() -> str:
+    """Return the ops of the Graph with what they mean, one a line."""
+    width = max(len(op.name) for op in OPS)
+    return "\n".join(f"{op.name:{width}}  {op.doc}" for op in OPS)
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,14 @@ class TensorType:
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """A kind of node. Tables elsewhere (interpreter, emission) are keyed by the object itself."""
+    """A kind of node: its name, the rule for its result's type, and what it means.
+
+    Tables elsewhere (interpreter, emission) are keyed by the object itself.
+    """
 
     name: str
     infer: Callable[..., TensorType]
+    doc: str
 
     def __repr__(self) -> str:
         return self.name
