@@ -11,6 +11,7 @@ from aotlm.driver.command import command, flag_words, toolchain_settings
 from aotlm.driver.folders import DEFAULT_MODEL, default_folder
 from aotlm.errors import UsageError
 from aotlm.support.progress import shown
+from aotlm.support.timings import timed
 from aotlm_runtime.cli.flags import RUN
 
 # tests/conftest.py names the groups of tests that share a build, and their order.
@@ -51,6 +52,8 @@ def import_(
     force: bool = False,
     dump_after: str | None = None,
     list_passes: bool = False,
+    list_ops: bool = False,
+    time_passes: bool = False,
 ) -> None:
     """Turn a model into MLIR and a weight file, in DIR/import."""
     from aotlm.driver import compiler
@@ -58,17 +61,19 @@ def import_(
     if list_passes:
         print(compiler.list_passes())
         return
-    with shown("import") as progress:
-        folder = compiler.import_model(
-            model,
-            revision,
-            dtype,
-            Path(out) if out else None,
-            force=force,
-            dump_after=dump_after,
-            progress=progress,
-        )
-    print(f"imported into {folder}")
+    if list_ops:
+        print(compiler.list_ops())
+        return
+    where = (model, revision, dtype, Path(out) if out else None)
+    with timed(time_passes) as timings, shown("import") as progress:
+        watched: Any = {"timings": timings, "progress": progress}
+        if dump_after:
+            folder = compiler.dump_model(*where, dump_after=dump_after, **watched)
+        else:
+            folder = compiler.import_model(*where, force=force, **watched)
+    print(
+        f"dumped into {folder}; nothing was imported" if dump_after else f"imported into {folder}"
+    )
 
 
 @command("compile", is_stage=True)
@@ -79,6 +84,7 @@ def compile_(
     dump_after: str | None = None,
     list_passes: bool = False,
     list_kernels: bool = False,
+    time_passes: bool = False,
 ) -> None:
     """Compile DIR/import into libraries, in DIR/lib/<target>."""
     from aotlm.codegen.compile import compile_import
@@ -92,8 +98,10 @@ def compile_(
 
         print(kernels.list_kernels(Path(dir) / "import" if dir else None))
         return
-    with shown("compile") as progress:
-        library = compile_import(_folder(dir), target, dump_after=dump_after, progress=progress)
+    with timed(time_passes) as timings, shown("compile") as progress:
+        library = compile_import(
+            _folder(dir), target, dump_after=dump_after, timings=timings, progress=progress
+        )
     print(f"compiled {library.shared} in {_folder(dir)} for the CPU {library.cpu}")
     if target == "native":
         print(f"this library runs on CPUs like this one only ({', '.join(library.features)})")

@@ -3,6 +3,7 @@
     AotlmError                        the one base, which the runtime's errors have too
     ├── UsageError                    the words of the command were wrong
     ├── UnsupportedModelError         capture: the model needs what cannot be compiled
+    ├── PassError                     passes: one raised, or broke the Graph; a defect of ours
     ├── ToolError                     codegen: a tool of the toolchain failed, or is missing
     └── BundleError, HostError, RequestError: see aotlm_runtime.errors
 
@@ -15,6 +16,7 @@ __all__ = [
     "AotlmError",
     "BundleError",
     "HostError",
+    "PassError",
     "RequestError",
     "ToolError",
     "UnsupportedModelError",
@@ -34,3 +36,7 @@ class UnsupportedModelError(AotlmError):
 
 class ToolError(AotlmError):
     """A program of the toolchain is missing, failed, or ran out of time."""
+
+
+class PassError(AotlmError):
+    """A pass raised, or left a Graph that is not valid: a defect of the compiler."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from aotlm.driver.command import flag_words
+from aotlm.graph.ops import OPS
 from aotlm_runtime.cli.flags import RUN
 
 ROOT = Path(__file__).parents[2]
@@ -103,6 +104,13 @@ def test_list_kernels_of_a_folder_without_an_import_says_what_to_run(tmp_path: P
     done = _inv("compile", "--list-kernels", "--dir", str(tmp_path))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith("is missing; run inv import --force again")
+
+
+def test_list_ops_prints_each_op_with_what_it_means() -> None:
+    lines = _inv("import", "--list-ops", "--engine", "local").stdout.splitlines()
+    assert len(lines) == len(OPS)
+    assert lines[0].split(maxsplit=1) == ["input", "an argument of the program, by name"]
+    assert any(line.startswith("silu ") and "x · sigmoid(x)" in line for line in lines)
 
 
 def test_a_dash_is_taken_as_the_prompt() -> None:

@@ -6,7 +6,6 @@ tensors, attention nodes receive their layer's KV cache as explicit operands.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from torch.export.graph_signature import InputKind
 
 from aotlm.capture.aten import TABLE
-from aotlm.capture.nodes import is_attention, is_known, is_skipped, is_symbolic, needed
+from aotlm.capture.nodes import as_written, is_attention, is_known, is_skipped, is_symbolic, needed
 from aotlm.capture.torch_dtypes import NAMES
 from aotlm.capture.trace import Program
 from aotlm.errors import UnsupportedModelError
@@ -41,7 +40,7 @@ class _Importer:
         self.program = program
         self.values: dict[torch.fx.Node, Any] = {}
         self.inputs: list[Node] = []
-        self.unsupported: Counter[str] = Counter()
+        self.unsupported: dict[str, dict[str, None]] = {}  # what → the calls, by name
         self.first_line: dict[str, str] = {}
 
     def dim(self, size: Any) -> Dim:
@@ -124,7 +123,7 @@ class _Importer:
             if not isinstance(node.meta.get("val"), (torch.Tensor, list, tuple)):
                 return UNKNOWN_SIZE
             if not is_missing:
-                self.note(node, f"{node.target} (a size that is not linear in the tokens)")
+                self.note(node, "a size that is not linear in the tokens")
             return UNKNOWN
 
     def translate(self, node: torch.fx.Node) -> Any:
@@ -141,7 +140,7 @@ class _Importer:
             return self.attention(node)
         handler = TABLE.get(node.target)
         if handler is None:
-            self.note(node, name)  # first of all: its type may be one that no Graph can have
+            self.note(node)  # first of all: its type may be one that no Graph can have
             return _placeholder(self.type(node.meta["val"]))
         type_ = self.type(node.meta["val"])
         arguments = [self.argument(argument) for argument in node.args]
@@ -149,14 +148,16 @@ class _Importer:
         try:
             result = handler(type_, *arguments, **options)
         except (ops.TypeMismatch, TypeError, ValueError, KeyError, AttributeError) as error:
-            self.note(node, f"{name} ({error})")
+            self.note(node, str(error))
             return _placeholder(type_)
         given = set(_nodes([*arguments, *options.values()]))
         return _located(result, self.location(node), given)
 
-    def note(self, node: torch.fx.Node, what: str) -> None:
+    def note(self, node: torch.fx.Node, why: str = "") -> None:
         """Remember an op, a form of one or a size that has no place in a Graph."""
-        self.unsupported[what] += 1
+        call, target = as_written(node)
+        what = f"{target} ({why})" if why else target
+        self.unsupported.setdefault(what, {})[call] = None
         self.first_line.setdefault(what, self.location(node).source)
 
     def run(self) -> Graph:
@@ -170,8 +171,8 @@ class _Importer:
         problems = list(self.program.refused)
         if self.unsupported:
             listed = "; ".join(
-                f"{name} ({count}×, first at {self.first_line[name]})"
-                for name, count in sorted(self.unsupported.items())
+                f"{what} ({len(calls)}×, first at {self.first_line[what]})"
+                for what, calls in sorted(self.unsupported.items())
             )
             problems.append(f"the model uses ops that are not supported: {listed}")
         if problems:

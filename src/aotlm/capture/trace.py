@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from aotlm.capture import attention
-from aotlm.capture.nodes import is_plain
+from aotlm.capture.nodes import is_known, is_plain
 from aotlm.errors import AotlmError, UnsupportedModelError
 
 ROPE_TYPES: Final = ("default", "linear", "llama3", "yarn")
@@ -108,10 +108,12 @@ def _export(config: PretrainedConfig, entry: str) -> torch.export.ExportedProgra
 
 
 def _decompositions() -> dict[Any, Any]:
-    """Return torch's core decompositions without that of `linear`: its views take long to trace."""
-    table = torch.export.default_decompositions()
-    table.pop(torch.ops.aten.linear.default)
-    return dict(table)
+    """Return torch's core decompositions of the ops that have no Graph op of their own.
+
+    The others stay as the model wrote them, and need not be traced in pieces.
+    """
+    table = dict(torch.export.default_decompositions())
+    return {target: rule for target, rule in table.items() if not is_known(target)}
 
 
 def trace(config: PretrainedConfig) -> tuple[Program, Program]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from aotlm.codegen import link
 from aotlm.codegen.header import HEADER_NAME, model_header
 from aotlm.codegen.lower import (
+    STAGES,
     Lowering,
     check_dump_after,
     check_symbols,
@@ -17,7 +18,9 @@ from aotlm.codegen.lower import (
 from aotlm.errors import AotlmError, BundleError
 from aotlm.support.atomic import new_folder
 from aotlm.support.build_record import build_record, write_build_record
+from aotlm.support.dump import asked_dump
 from aotlm.support.progress import Progress, silent
+from aotlm.support.timings import UNTIMED, Timings
 from aotlm.targets import Target, resolve_target
 from aotlm_runtime.bundle import manifest
 from aotlm_runtime.bundle.manifest import Library, ModelFile
@@ -34,11 +37,13 @@ def compile_import(
     target_name: str,
     *,
     dump_after: str | None = None,
+    timings: Timings = UNTIMED,
     progress: Progress = silent,
 ) -> Library:
     """Compile `out_dir/import` into `out_dir/lib/<target>` and describe what was made.
 
-    With `dump_after` (a step's name, or "all") the IR after it goes to `out_dir/dump/<target>`.
+    With `dump_after` (a step's name, or "all") the IR after it goes to `out_dir/dump/<target>`;
+    `timings` gets each tool.
 
     Raises:
         UsageError: the target or the step is unknown.
@@ -58,8 +63,8 @@ def compile_import(
             target,
             Path(scratch),
             failed,
-            dump=out_dir / "dump" / target.name if dump_after else None,
-            dump_after=dump_after,
+            dump=asked_dump(dump_after, out_dir / "dump"),
+            timings=timings,
         )
         _build(out_dir / "import", model, how, made, progress)
         library = _describe(target)
@@ -92,7 +97,8 @@ def _build(
     def done(what: str) -> None:
         progress(next(count), _STEPS, what)
 
-    texts = _define_kernels(import_dir, how.target)
+    with how.timings.step(STAGES[0]):
+        texts = _define_kernels(import_dir, how.target)
     done("kernels")
     # Two at a time: each tool is one process of some hundred MB at most.
     with ThreadPoolExecutor(max_workers=2) as workers:
@@ -101,9 +107,9 @@ def _build(
     objects += _c_objects(model, how)
     check_symbols(objects, how.failed)
     done("thread pool")
-    link.link_static(objects, made, how.failed)
+    link.link_static(objects, made, how.failed, how.timings)
     done("static library")
-    link.link_shared(objects, made, how.work, how.failed)
+    link.link_shared(objects, made, how.work, how.failed, how.timings)
     done("shared library")
     header = made / "include" / HEADER_NAME
     header.parent.mkdir()
@@ -130,7 +136,7 @@ def _c_objects(model: ModelFile, how: Lowering) -> list[Path]:
         f'const char *aotlm_abi_digest(void) {{ return "{model.abi.digest}"; }}\n',
         encoding="utf-8",
     )
-    return link.compile_c((THREADS_SOURCE, abi), how.work, how.failed)
+    return link.compile_c((THREADS_SOURCE, abi), how.work, how.failed, how.timings)
 
 
 def _describe(target: Target) -> Library:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aotlm.errors import ToolError
+from aotlm.support.timings import UNTIMED, Timings
 
 # A schedule that never ends was met once; the largest real step takes well under a minute.
 TIME_LIMIT_SECONDS = 600
@@ -26,10 +27,11 @@ _WHEELS = {
 
 @dataclass(frozen=True)
 class Step:
-    """One run of a tool: its command and, for the error message, the input it works on."""
+    """One run of a tool: its command, its input (for the error message), and its name in tables."""
 
     command: tuple[str, ...]
     source: Path
+    name: str = ""
 
 
 def tool_path(name: str) -> Path:
@@ -53,7 +55,11 @@ def zig_cc() -> tuple[str, ...]:
 
 
 def run_tool(
-    step: Step, failed_dir: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    step: Step,
+    failed_dir: Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timings: Timings = UNTIMED,
 ) -> str:
     """Run the step and return what it printed on stdout.
 
@@ -64,15 +70,7 @@ def run_tool(
         ToolError: the tool is missing, failed, or ran out of time.
     """
     try:
-        done = subprocess.run(
-            step.command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=TIME_LIMIT_SECONDS,
-            env=env,
-            cwd=cwd,
-        )
+        code, stdout, stderr = _run(step, env, cwd, timings)
     except subprocess.TimeoutExpired:
         what = f"did not end within {TIME_LIMIT_SECONDS} s"
         raise _failure(step, what, "", failed_dir, cwd) from None
@@ -80,10 +78,33 @@ def run_tool(
         raise ToolError(
             f"{step.command[0]} could not be started ({error.strerror}); run ./bootstrap again"
         ) from None
-    if done.returncode != 0:
-        output = done.stdout + done.stderr
-        raise _failure(step, _ending(done.returncode), output, failed_dir, cwd)
-    return done.stdout
+    if code != 0:
+        raise _failure(step, _ending(code), stdout + stderr, failed_dir, cwd)
+    return stdout
+
+
+def _run(
+    step: Step, env: Mapping[str, str] | None, cwd: Path | None, timings: Timings
+) -> tuple[int, str, str]:
+    """Return the exit code and what was printed; a tool never outlives this call."""
+    with (
+        subprocess.Popen(
+            step.command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=env,
+            cwd=cwd,
+        ) as process,
+        timings.tool(step.name or step.source.name, process.pid),
+    ):
+        try:
+            stdout, stderr = process.communicate(timeout=TIME_LIMIT_SECONDS)
+        except BaseException:
+            process.kill()
+            raise
+    return process.returncode, stdout, stderr
 
 
 def _ending(code: int) -> str:

@@ -16,6 +16,7 @@ from aotlm.codegen.compile import MODULES, compile_import
 from aotlm.driver.folders import check_dtype
 from aotlm.support.atomic import new_file
 from aotlm.support.build_record import source_digest, toolchain_versions
+from aotlm.support.dump import dump_of_environment
 from aotlm.support.progress import Progress, silent
 from aotlm.targets import resolve_target
 
@@ -83,7 +84,7 @@ def build_stages(wanted: Wanted, out: Path, show: Show, *, force: bool = False) 
     check_dtype(wanted.dtype)
     resolve_target(wanted.target)
     check_model(wanted.model, wanted.revision)
-    if force:
+    if force or dump_of_environment().wanted:  # a dump has every step, so none is left out
         (out / STAMPS).unlink(missing_ok=True)
     return [stage.name for stage in _stages(wanted, out, show) if bring_up_to_date(out, stage)]
 
