@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aotlm.driver.folders import default_folder, model_folder
 from aotlm.errors import UsageError
-from aotlm.support.progress import shown
+from aotlm.support.progress import note, shown
 from aotlm_runtime.cli import commands as runtime
 from aotlm_runtime.cli.console import is_quiet
 from aotlm_runtime.cli.flags import SHARED, Flag
@@ -103,7 +103,7 @@ def run(arguments: Namespace) -> int:
 
     folder = _folder(arguments)
     if ensure_packaged(folder, shown):
-        _say(f"packaged {folder / 'bundle'} first")
+        note(f"packaged {folder / 'bundle'} first")
     return _answer(arguments, folder / "bundle")
 
 
@@ -113,7 +113,7 @@ def demo(arguments: Namespace) -> int:
 
     out = default_folder("demo", arguments.dtype)
     ran = build_stages(Wanted("demo", dtype=arguments.dtype), out, shown)
-    _say(f"{out}: {' and '.join(ran)} done" if ran else f"{out}: up to date, nothing rebuilt")
+    note(f"{out}: {' and '.join(ran)} done" if ran else f"{out}: up to date, nothing rebuilt")
     return _answer(arguments, out / "bundle")
 
 
