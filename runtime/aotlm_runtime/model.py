@@ -177,15 +177,13 @@ def load(
     *,
     threads: int | None = None,
     context: int | None = None,
-    kv_dtype: str | None = None,
     verify: bool = True,
     progress: Progress | None = None,
 ) -> Model:
     """Load a bundle: a folder, a `.tar` or a `.tar.zst`.
 
     `threads` is by default the physical cores that this process may use; `context` the smaller of
-    the model's and 4096; `kv_dtype` the one that the bundle was compiled for. Without `verify`,
-    digests of the weights are not compared.
+    the model's and 4096. Without `verify`, digests of the weights are not compared.
 
     Raises:
         AotlmError: a subclass that says what is wrong.
@@ -195,7 +193,6 @@ def load(
             opened,
             threads=threads,
             context=context,
-            kv_dtype=kv_dtype,
             verify=verify,
             progress=progress,
         )
@@ -206,7 +203,6 @@ def load_opened(
     *,
     threads: int | None = None,
     context: int | None = None,
-    kv_dtype: str | None = None,
     verify: bool = True,
     progress: Progress | None = None,
 ) -> Model:
@@ -214,7 +210,6 @@ def load_opened(
     manifest = bundle.manifest
     length = _context(context, manifest.model.context_length)
     n_threads = _threads(threads)
-    _check_kv_dtype(kv_dtype, manifest)
     library = choose_library(manifest.libraries, cpu.cpu_features())
     started = time.perf_counter()
     # Hashing takes one core; reading the tokenizer meanwhile takes another. What is read here is
@@ -264,12 +259,3 @@ def _threads(wanted: int | None) -> int:
             "choose a number between them"
         )
     return wanted
-
-
-def _check_kv_dtype(wanted: str | None, manifest: Manifest) -> None:
-    offered = sorted({tensor.dtype for tensor in manifest.abi.state})
-    if wanted is not None and offered != [wanted]:
-        raise OptionInvalidError(
-            f"a cache of {wanted} is not possible: the bundle was compiled for "
-            f"{' and '.join(offered)}; leave --kv-dtype out, or import the model with another dtype"
-        )

@@ -5,10 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import PreTrainedTokenizerFast
 
 import aotlm
 from aotlm_runtime.bench.limits import Limits
@@ -20,18 +16,13 @@ from aotlm_runtime.compiled.library import CompiledModel
 from aotlm_runtime.errors import LibraryInvalidError
 from aotlm_runtime.model import load_opened
 from bench.profile import profile
-from tests.unit.checkpoints import saved
+from tests.unit.checkpoints import saved_words
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bench")
-    model = saved(folder / "model")
-    words = {f"w{index}": index for index in range(model.config.vocab_size)}
-    tokenizer = Tokenizer(WordLevel(words, unk_token="w0"))
-    tokenizer.pre_tokenizer = WhitespaceSplit()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="w0")
-    fast.save_pretrained(folder / "model")
+    saved_words(folder / "model")
     return aotlm.build(str(folder / "model"), folder / "out", dtype="f32", target="x86-64-v3")
 
 

@@ -95,7 +95,8 @@ def test_an_installed_runtime_runs_from_its_own_files(checkout: Path, tmp_path: 
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert "usage: aotlm-run" in run(str(tmp_path / "bin" / "aotlm-run"), "--help")
+    said = run(str(tmp_path / "bin" / "aotlm-run"), "--version")
+    assert said == f"aotlm-run {aotlm_runtime.__version__}\n"
     assert Path(run(sys.executable, "-c", PAGE).strip()) == (
         tmp_path / "aotlm_runtime" / "server" / "page.html"
     )

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 def chat(arguments: argparse.Namespace) -> int:
     """Chat until the input ends."""
+    from aotlm_runtime.cli.console import note
     from aotlm_runtime.cli.line_input import open_reader
     from aotlm_runtime.cli.repl import Repl
 
     conversation = Repl(_load(arguments), arguments)
     if sys.stdin.isatty():
-        print("/help lists commands; Ctrl-C stops an answer, Ctrl-D leaves.", file=sys.stderr)
+        note("/help lists commands; Ctrl-C stops an answer, Ctrl-D leaves.")
     conversation.run(open_reader())
     return 0
 
@@ -181,7 +182,6 @@ def _load_opened(bundle: "Bundle", arguments: argparse.Namespace) -> "Model":
             bundle,
             threads=arguments.threads,
             context=arguments.context,
-            kv_dtype=arguments.kv_dtype,
             progress=advance,
         )
 
@@ -197,7 +197,9 @@ def _progress(what: str, total: int, unit: str) -> Iterator[Callable[[int], obje
 
     Yields what is called with each part that is done.
     """
-    if not sys.stderr.isatty():
+    from aotlm_runtime.cli.console import is_quiet
+
+    if is_quiet() or not sys.stderr.isatty():
         yield lambda n_done: None
         return
     from tqdm import tqdm  # takes longer to load than a token to decode

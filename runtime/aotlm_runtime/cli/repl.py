@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aotlm_runtime.chat import Chat
-from aotlm_runtime.cli.console import finish_note, note, stats_lines, write
+from aotlm_runtime.cli.console import finish_note, note, stats_lines, tell, write
 from aotlm_runtime.cli.flags import ANSWER, SAMPLING, Flag, read_options, read_value
 from aotlm_runtime.cli.line_input import Read, read_message
 from aotlm_runtime.errors import AotlmError, OptionInvalidError
@@ -45,11 +45,11 @@ class Repl:
         if not arguments.raw and model.text.template is not None:
             self._chat = model.chat(arguments.system)
         self._commands: dict[str, Callable[[str], None]] = {
-            "/help": lambda words: note(HELP),
+            "/help": lambda words: tell(HELP),
             "/reset": lambda words: self._needed_chat().reset(),
             "/system": self._set_system,
             "/set": self._set,
-            "/stats": lambda words: note(*stats_lines(self._model) or ["nothing was answered yet"]),
+            "/stats": lambda words: tell(*stats_lines(self._model) or ["nothing was answered yet"]),
             "/save": lambda words: self._needed_chat().save(_path(words)),
             "/load": lambda words: self._needed_chat().load(_path(words)),
         }
@@ -61,7 +61,7 @@ class Repl:
                 if message.strip():
                     self._handle(message)
         except KeyboardInterrupt:
-            note("")
+            tell("")
 
     def _handle(self, message: str) -> None:
         word, _, rest = message.strip().partition(" ")
@@ -76,7 +76,7 @@ class Repl:
             else:
                 self._answer(message)
         except AotlmError as error:
-            note(f"error: {error}")
+            tell(f"error: {error}")
 
     def _answer(self, message: str) -> None:
         before = self._chat.n_left_out if self._chat else 0
@@ -114,7 +114,7 @@ class Repl:
     def _set(self, words: str) -> None:
         name, _, text = words.partition(" ")
         if not name:
-            note(*(f"{name} {_shown(self._value(flag))}" for name, flag in _SETTABLE.items()))
+            tell(*(f"{name} {_shown(self._value(flag))}" for name, flag in _SETTABLE.items()))
             return
         if name not in _SETTABLE:
             raise OptionInvalidError(
@@ -122,19 +122,15 @@ class Repl:
             )
         flag = _SETTABLE[name]
         before = self._value(flag)
-        setattr(self._arguments, _attribute(flag), _parse(flag, text.strip(), before))
+        setattr(self._arguments, flag.attribute, _parse(flag, text.strip(), before))
         try:
             self._options = read_options(self._arguments)
         except OptionInvalidError:
-            setattr(self._arguments, _attribute(flag), before)
+            setattr(self._arguments, flag.attribute, before)
             raise
 
     def _value(self, flag: Flag) -> object:
-        return getattr(self._arguments, _attribute(flag))
-
-
-def _attribute(flag: Flag) -> str:
-    return flag.name.replace("-", "_")
+        return getattr(self._arguments, flag.attribute)
 
 
 def _parse(flag: Flag, text: str, before: object) -> object:

@@ -104,10 +104,6 @@ class Tokenizer:
         """Return a new stream of ids to whole characters."""
         return Detokenizer(self.decode, self._fragments)
 
-    def token(self, id: int) -> str:
-        """Return the text of one id alone; special tokens have theirs here."""
-        return self._tokenizer.decode([id], skip_special_tokens=False)
-
     def splitter(self, prompt: Sequence[int]) -> Splitter:
         """Return what tells thinking from the answer that follows the ids of a prompt."""
         if self.tags is None:

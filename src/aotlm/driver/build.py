@@ -10,15 +10,18 @@ from pathlib import Path
 
 import msgspec
 
+from aotlm.bundle import provenance
 from aotlm.bundle.package import package
 from aotlm.capture.source_hub import DEMO, check_model, fetch_from_hub
-from aotlm.codegen.compile import MODULES, compile_import
+from aotlm.codegen.compile import MODULES, compile_import, read_model_file
 from aotlm.driver.folders import check_dtype
+from aotlm.errors import BundleError
 from aotlm.support.atomic import new_file
 from aotlm.support.build_record import source_digest, toolchain_versions
 from aotlm.support.dump import dump_of_environment
 from aotlm.support.progress import Progress, silent
 from aotlm.targets import resolve_target
+from aotlm_runtime.bundle.manifest import read_manifest
 
 STAMPS = ".stamps.json"
 
@@ -87,6 +90,39 @@ def build_stages(wanted: Wanted, out: Path, show: Show, *, force: bool = False) 
     if force or dump_of_environment().wanted:  # a dump has every step, so none is left out
         (out / STAMPS).unlink(missing_ok=True)
     return [stage.name for stage in _stages(wanted, out, show) if bring_up_to_date(out, stage)]
+
+
+def ensure_packaged(out: Path, show: Show) -> bool:
+    """Package what was compiled, unless `out/bundle` holds just that; say whether it was done.
+
+    Raises:
+        AotlmError: nothing was imported or compiled there, or for another import.
+    """
+    if _is_packaged(out):
+        return False
+    with show("package") as progress:
+        package(out, progress=progress)
+    return True
+
+
+def _is_packaged(out: Path) -> bool:
+    """Say whether the bundle holds what import and compile made last, or stands there alone."""
+    try:
+        manifest = read_manifest(out / "bundle" / "manifest.json")
+    except BundleError:
+        return False
+    if not (out / "import").is_dir():
+        return True
+    model = read_model_file(out / "import")
+    digests = {file.path: file.sha256 for file in model.files}
+    digests |= _digests(out, _libraries(out))
+    listed = {file.path: file.sha256 for file in manifest.files if file.path != provenance.NAME}
+    packaged = {library.target for library in manifest.libraries}
+    return (
+        (manifest.model, manifest.abi) == (model.model, model.abi)
+        and packaged == {path.relative_to(out / "lib").parts[0] for path in _libraries(out)}
+        and listed.items() <= digests.items()
+    )
 
 
 def bring_up_to_date(out: Path, stage: Stage) -> bool:
@@ -168,7 +204,7 @@ def _model_inputs(wanted: Wanted) -> dict[str, str]:
 
 def _libraries(out: Path) -> list[Path]:
     """What was compiled, for any target."""
-    return [path for path in (out / "lib").glob("[!.]*/*") if path.is_file()]
+    return [path for path in (out / "lib").glob("[!.]*/**/*") if path.is_file()]
 
 
 def _digests(out: Path, paths: list[Path]) -> dict[str, str]:

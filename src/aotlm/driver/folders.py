@@ -14,6 +14,16 @@ def default_folder(model: str, dtype: str) -> Path:
     return Path("artifacts") / f"{Path(model).name.removesuffix('.gguf')}-{dtype}"
 
 
+def model_folder(folder: str | None, model: str | None, dtype: str) -> Path:
+    """Return the folder that is named, or else the default folder of the model, or of the default.
+
+    Raises:
+        UsageError: the dtype is unknown.
+    """
+    check_dtype(dtype)
+    return Path(folder) if folder else default_folder(model or DEFAULT_MODEL, dtype)
+
+
 def check_dtype(dtype: str) -> None:
     """Refuse a dtype that no model can be stored as.
 
