@@ -12,7 +12,11 @@ import msgspec
 
 from aotlm_runtime.errors import ManifestInvalid
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+# Since version 2, large files have digests of their blocks; nothing else changed.
+READABLE_VERSIONS = (1, FORMAT_VERSION)
+BLOCK_SIZE_BYTES = 1 << 22
+_BLOCK_ALIGNMENT_BYTES = 4096
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -104,12 +108,17 @@ class SourceTensor(Record, frozen=True, kw_only=True):
     sha256: str
 
 
-class File(Record, frozen=True, kw_only=True):
-    """A file; `path` is relative, with forward slashes."""
+class File(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A file; `path` is relative, with forward slashes.
+
+    `block_sha256` has the digest of each block of the manifest's `block_size_bytes`, the last of
+    which may be shorter, so that they can be compared side by side; a small file has none.
+    """
 
     path: str
     size_bytes: int
     sha256: str
+    block_sha256: list[str] = []
 
 
 class Library(Record, frozen=True, kw_only=True):
@@ -136,7 +145,10 @@ class ModelFile(Record, frozen=True, kw_only=True):
 
 
 class Manifest(Record, frozen=True, kw_only=True):
-    """`manifest.json` of a bundle; `files` lists every file but itself, sorted by path."""
+    """`manifest.json` of a bundle; `files` lists every file but itself, sorted by path.
+
+    `block_size_bytes` holds for all of them; version 1 has no blocks.
+    """
 
     format_version: int = FORMAT_VERSION
     model: Model
@@ -146,6 +158,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     tokenizer_files: list[str]
     toolchain: dict[str, str]
     source_tensors: list[SourceTensor]
+    block_size_bytes: int = 0
     files: list[File]
 
 
@@ -202,6 +215,7 @@ def decode_manifest(data: bytes, name: str) -> Manifest:
     manifest = decode(data, Manifest, name)
     _check_abi(manifest.abi, name)
     _check_paths(manifest, name)
+    _check_blocks(manifest, name)
     return manifest
 
 
@@ -242,10 +256,10 @@ def _words(kind: type[Record]) -> str:
 
 def _check_version(data: bytes, name: str) -> None:
     version = decode_version(data, name)
-    if version != FORMAT_VERSION:
+    if version not in READABLE_VERSIONS:
         raise ManifestInvalid(
-            f"{name} has format version {version}, but this program reads version "
-            f"{FORMAT_VERSION}; use the release of aotlm that made it"
+            f"{name} has format version {version}, but this program reads versions "
+            f"{' and '.join(map(str, READABLE_VERSIONS))}; use the release of aotlm that made it"
         )
 
 
@@ -287,4 +301,21 @@ def _check_paths(manifest: Manifest, name: str) -> None:
         if path not in listed:
             raise ManifestInvalid(
                 f"{name} uses the file {path!r} but does not list it; make the bundle again"
+            )
+
+
+def _check_blocks(manifest: Manifest, name: str) -> None:
+    size = manifest.block_size_bytes
+    divided = [file for file in manifest.files if file.block_sha256]
+    if divided and (size <= 0 or size % _BLOCK_ALIGNMENT_BYTES):
+        raise ManifestInvalid(
+            f"{name} has digests of blocks of {size} bytes, but a block must have a multiple of "
+            f"{_BLOCK_ALIGNMENT_BYTES}; make the bundle again"
+        )
+    for file in divided:
+        wanted = -(-file.size_bytes // size)
+        if len(file.block_sha256) != wanted:
+            raise ManifestInvalid(
+                f"{name} has {len(file.block_sha256)} digests of blocks for {file.path!r}, but its "
+                f"{file.size_bytes} bytes are {wanted} blocks of {size}; make the bundle again"
             )

@@ -9,7 +9,7 @@ from aotlm_runtime.chat import Chat
 from aotlm_runtime.cli.console import finish_note, note, stats_lines, write
 from aotlm_runtime.cli.flags import ANSWER, SAMPLING, Flag, read_options, read_value
 from aotlm_runtime.cli.line_input import Read, read_message
-from aotlm_runtime.errors import AotlmRuntimeError, OptionInvalid
+from aotlm_runtime.errors import AotlmRuntimeError, FileChanged, OptionInvalid
 from aotlm_runtime.generate.stream import TextDelta
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ class Repl:
                 )
             else:
                 self._answer(message)
+        except FileChanged:  # nothing will be answered
+            raise
         except AotlmRuntimeError as error:
             note(f"error: {error}")
 
