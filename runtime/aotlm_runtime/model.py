@@ -137,6 +137,15 @@ class Model:
         if self.verification:
             self.verification.wait()
 
+    def check_damage(self) -> None:
+        """Return at once, also while the bundle is being verified.
+
+        Raises:
+            FileChanged: it was verified, and a file is damaged.
+        """
+        if self.verification:
+            self.verification.check()
+
     @property
     def context_length(self) -> int:
         """The tokens that prompt and answer may have together."""

@@ -59,7 +59,7 @@ def test_bytes_are_linear_in_the_sizes_of_a_call() -> None:
     [
         ({"more": 1}, "unknown field `more`"),
         ({"weights": 1}, r"Expected `str`, got `int` - at `\$.weights`"),
-        ({"format_version": 2}, "has format version 2, but this program reads version 1"),
+        ({"format_version": 3}, "has format version 3, but this program reads versions 1 and 2"),
         ({"weights": "w"}, "uses the file 'w' but does not list it"),
         ({"files": [{"path": "../x", "size_bytes": 0, "sha256": ""}]}, "not a plain relative path"),
     ],
@@ -71,6 +71,45 @@ def test_a_wrong_manifest_is_refused_in_one_sentence(
     with pytest.raises(ManifestInvalid, match=sentence) as caught:
         schema.read_manifest(path)
     assert "\n" not in str(caught.value)
+
+
+BLOCKS = {"path": "weights.safetensors", "sha256": "0" * 64, "size_bytes": 8193}
+
+
+@pytest.mark.parametrize(
+    ("size", "blocks", "sentence"),
+    [
+        (4096, ["0"] * 2, "2 digests of blocks for 'weights.safetensors', but its 8193 bytes are"),
+        (4096, ["0"] * 4, "8193 bytes are 3 blocks of 4096; make the bundle again"),
+        (8192, ["0"] * 3, "8193 bytes are 2 blocks of 8192"),
+        (0, ["0"] * 3, "blocks of 0 bytes, but a block must have a multiple of 4096"),
+        (-4096, ["0"] * 3, "blocks of -4096 bytes"),
+        (3000, ["0"] * 3, "blocks of 3000 bytes"),
+        (4096, "0", r"Expected `array`, got `str` - at `\$.files\[3\].block_sha256`"),
+        (4096, [1, 2, 3], r"Expected `str`, got `int` - at `\$.files\[3\].block_sha256\[0\]`"),
+        ("4096", ["0"] * 3, r"Expected `int`, got `str` - at `\$.block_size_bytes`"),
+    ],
+)
+def test_wrong_blocks_are_refused_in_one_sentence(
+    path: Path, size: Any, blocks: Any, sentence: str
+) -> None:
+    files = json.loads(path.read_text())["files"][:-1]
+    right = ["0"] * 3
+    edit(path, files=[*files, {**BLOCKS, "block_sha256": right}], block_size_bytes=4096)
+    assert schema.read_manifest(path).files[-1].block_sha256 == right
+    edit(path, files=[*files, {**BLOCKS, "block_sha256": blocks}], block_size_bytes=size)
+    with pytest.raises(ManifestInvalid, match=sentence) as caught:
+        schema.read_manifest(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_manifest_of_format_1_is_still_read() -> None:
+    path = Path(__file__).with_name("manifest-1.json")
+    manifest = schema.read_manifest(path)
+    assert (manifest.format_version, manifest.block_size_bytes) == (1, 0)
+    assert not any(file.block_sha256 for file in manifest.files)
+    assert [tensor.name for tensor in manifest.abi.state][:2] == ["k_cache.0", "v_cache.0"]
+    assert manifest.model.architecture == "Qwen2ForCausalLM"
 
 
 def test_files_out_of_order_are_refused(path: Path) -> None:
