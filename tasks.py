@@ -11,10 +11,11 @@ from aotlm.driver.command import command, flag_words, toolchain_settings
 from aotlm.driver.folders import DEFAULT_MODEL, default_folder
 from aotlm.errors import UsageError
 from aotlm.support.progress import shown
+from aotlm.support.timings import timed
 from aotlm_runtime.cli.flags import RUN
 
-# Tests of one file share what takes long to build, so a file stays with one process.
-WORKERS = ("-n", "2", "--dist", "loadfile")
+# tests/conftest.py names the groups of tests that share a build, and their order.
+WORKERS = ("-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
 
 
 @command("toolchain")
@@ -51,6 +52,8 @@ def import_(
     force: bool = False,
     dump_after: str | None = None,
     list_passes: bool = False,
+    list_ops: bool = False,
+    time_passes: bool = False,
 ) -> None:
     """Turn a model into MLIR and a weight file, in DIR/import."""
     from aotlm.driver import compiler
@@ -58,17 +61,19 @@ def import_(
     if list_passes:
         print(compiler.list_passes())
         return
-    with shown("import") as progress:
-        folder = compiler.import_model(
-            model,
-            revision,
-            dtype,
-            Path(out) if out else None,
-            force=force,
-            dump_after=dump_after,
-            progress=progress,
-        )
-    print(f"imported into {folder}")
+    if list_ops:
+        print(compiler.list_ops())
+        return
+    where = (model, revision, dtype, Path(out) if out else None)
+    with timed(time_passes) as timings, shown("import") as progress:
+        watched: Any = {"timings": timings, "progress": progress}
+        if dump_after:
+            folder = compiler.dump_model(*where, dump_after=dump_after, **watched)
+        else:
+            folder = compiler.import_model(*where, force=force, **watched)
+    print(
+        f"dumped into {folder}; nothing was imported" if dump_after else f"imported into {folder}"
+    )
 
 
 @command("compile", is_stage=True)
@@ -78,6 +83,8 @@ def compile_(
     target: str = "native",
     dump_after: str | None = None,
     list_passes: bool = False,
+    list_kernels: bool = False,
+    time_passes: bool = False,
 ) -> None:
     """Compile DIR/import into libraries, in DIR/lib/<target>."""
     from aotlm.codegen.compile import compile_import
@@ -86,8 +93,15 @@ def compile_(
     if list_passes:
         print(step_list())
         return
-    with shown("compile") as progress:
-        library = compile_import(_folder(dir), target, dump_after=dump_after, progress=progress)
+    if list_kernels:
+        from aotlm import kernels
+
+        print(kernels.list_kernels(Path(dir) / "import" if dir else None))
+        return
+    with timed(time_passes) as timings, shown("compile") as progress:
+        library = compile_import(
+            _folder(dir), target, dump_after=dump_after, timings=timings, progress=progress
+        )
     print(f"compiled {library.shared} in {_folder(dir)} for the CPU {library.cpu}")
     if target == "native":
         print(f"this library runs on CPUs like this one only ({', '.join(library.features)})")
@@ -197,11 +211,13 @@ def check(c: Context, dir: str | None = None, model: str | None = None) -> int:
 @command("demo", flags=RUN)
 def demo(c: Context, dtype: str = "f16", **flags: Any) -> int:
     """Build the demo model where needed, and chat with it."""
-    from aotlm.driver.demo import build_demo
+    from aotlm.driver.build import Wanted, build_stages
     from aotlm_runtime.cli.main import main
 
-    bundle = build_demo(dtype, default_folder("demo", dtype))
-    return main(["run", *flag_words(RUN, flags), str(bundle)])
+    out = default_folder("demo", dtype)
+    ran = build_stages(Wanted("demo", dtype=dtype), out, shown)
+    print(f"{out}: {' and '.join(ran)} done" if ran else f"{out}: up to date, nothing rebuilt")
+    return main(["run", *flag_words(RUN, flags), str(out / "bundle")])
 
 
 @command("bench")

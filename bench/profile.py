@@ -13,14 +13,15 @@ import numpy as np
 from elftools.elf.elffile import ELFFile
 from numpy.typing import NDArray
 
-from aotlm.emit.plan_workspace import DTYPE_BYTES
 from aotlm.errors import AotlmError
-from aotlm.graph.ops import POSITION_BLOCK
+from aotlm.graph.state import POSITION_BLOCK
+from aotlm.weights.codecs import CODECS, PANELS, Codec
+from aotlm.weights.policy import POLICIES
 from aotlm_runtime.bench.measure import Bench
 from aotlm_runtime.bench.report import open_bench
 from aotlm_runtime.bundle.reader import Bundle, open_bundle
 from aotlm_runtime.compiled.library import CompiledModel, choose_library
-from aotlm_runtime.errors import CallFailed
+from aotlm_runtime.errors import CallFailedError
 from aotlm_runtime.host.cpu import cpu_features
 from aotlm_runtime.model import load_opened
 
@@ -78,10 +79,10 @@ def profile(path: Path, n_threads: int | None = None) -> str:
         model = load_opened(bundle, threads=n_threads)
         bench = open_bench(bundle, model)
         names = _names(bundle, bench.session.compiled)  # type: ignore[arg-type]
-    dtype_bytes = DTYPE_BYTES[model.manifest.model.dtype]
+    codec = CODECS[POLICIES[model.manifest.model.dtype].linear]
     n_tokens = min(PREFILL_TOKENS, model.session.context_length)
     profiles = (_decode(bench, names), _prefill(bench, names, n_tokens))
-    return "\n\n".join(_table(each, dtype_bytes) for each in profiles)
+    return "\n\n".join(_table(each, codec) for each in profiles)
 
 
 def _names(bundle: Bundle, compiled: CompiledModel) -> dict[int, str]:
@@ -168,13 +169,14 @@ def _kernels(entries: NDArray[np.uint64], names: dict[int, str], n_runs: int) ->
 
 
 def _host(bench: Bench) -> float:
-    """Return what a call costs that compiled code refuses at once: the state is no whole block."""
+    """Return what a call costs that compiled code refuses at once: C is no whole block."""
     session = bench.session
     buffers = (
         session.weights,
         np.zeros((1, 1), np.int64),
         np.zeros(1, np.int64),
-        np.zeros((1, POSITION_BLOCK - 1), np.int8),
+        POSITION_BLOCK - 1,
+        np.zeros((1, 64), np.int8),
         np.zeros(64, np.int8),
         np.zeros((1, 1, 1), np.float32),
     )
@@ -183,12 +185,12 @@ def _host(bench: Bench) -> float:
         started = time.perf_counter()
         try:
             session.compiled.forward("decode", *buffers)
-        except CallFailed:
+        except CallFailedError:
             times.append(time.perf_counter() - started)
     return statistics.median(times)
 
 
-def _table(profile: Profile, dtype_bytes: int) -> str:
+def _table(profile: Profile, codec: Codec) -> str:
     is_decode = profile.what == "decode"
     unit = "GB/s" if is_decode else "GFLOP/s"
     lines = [
@@ -199,7 +201,7 @@ def _table(profile: Profile, dtype_bytes: int) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for kernel in profile.kernels:
-        rate = _rate(kernel, profile, dtype_bytes)
+        rate = _rate(kernel, profile, codec)
         fraction = rate / profile.limit if rate else None
         lines.append(
             f"| {kernel.name} | {kernel.n_calls:.0f} | {kernel.seconds * 1e3:.3f} "
@@ -220,7 +222,7 @@ def _cell(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _rate(kernel: Kernel, profile: Profile, dtype_bytes: int) -> float | None:
+def _rate(kernel: Kernel, profile: Profile, codec: Codec) -> float | None:
     """Return a linear's bytes of weights (decode) or operations (prefill) a second, and the
     operations of a prefill's attention.
 
@@ -232,8 +234,9 @@ def _rate(kernel: Kernel, profile: Profile, dtype_bytes: int) -> float | None:
     shape = _LINEAR.match(kernel.name)
     if shape is None:
         return None
-    n_weights = int(shape[1]) * int(shape[2]) * kernel.n_calls
+    n, k = int(shape[1]), int(shape[2])
     if profile.what == "decode":
-        return n_weights * dtype_bytes / kernel.seconds
+        size_bytes = sum(plane.size_bytes for plane in codec.planes(PANELS, (n, k)))
+        return size_bytes * kernel.n_calls / kernel.seconds
     n_rows = 1 if kernel.n_calls == 1 else profile.n_tokens
-    return 2 * n_weights * n_rows / kernel.seconds
+    return 2 * n * k * n_rows * kernel.n_calls / kernel.seconds

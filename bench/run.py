@@ -44,7 +44,7 @@ def bench(
     Raises:
         UsageError: a word of the command is wrong.
         AotlmError: a peer cannot run, or runs another model.
-        AotlmRuntimeError: a bundle cannot be loaded.
+        BundleError: a bundle cannot be loaded.
     """
     bundles, models = request.bundles, request.models
     if models and len(models) != len(bundles):

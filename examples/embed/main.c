@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 typedef struct {
+  int64_t capacity;  // positions that the state has room for
   aotlm_bytes1 weights;
   aotlm_bytes2 state;
   aotlm_bytes1 workspace;
@@ -68,13 +69,14 @@ static model_t open_model(const char *weights, int64_t positions, int64_t chunk,
   aotlm_set_threads((int32_t)threads);
   return (model_t){
       .weights = map_weights(weights),
+      .capacity = capacity,
       .state = {state_data, state_data, 0, {AOTLM_BATCH, state}, {state, 1}},
       .workspace = bytes1(reserve(workspace), workspace),
       .logits = (float *)reserve(AOTLM_VOCAB_SIZE * (int64_t)sizeof(float)),
   };
 }
 
-typedef int32_t (*entry_t)(aotlm_bytes1 *, aotlm_int2 *, aotlm_int1 *, aotlm_bytes2 *,
+typedef int32_t (*entry_t)(aotlm_bytes1 *, aotlm_int2 *, aotlm_int1 *, int64_t, aotlm_bytes2 *,
                            aotlm_bytes1 *, aotlm_float3 *);
 
 // Runs `count` tokens at the present position; `rows` (0 or 1) of logits are written.
@@ -86,8 +88,8 @@ static void run(entry_t entry, model_t *model, int64_t *ids, int64_t count, int6
                          0,
                          {AOTLM_BATCH, rows, AOTLM_VOCAB_SIZE},
                          {rows * AOTLM_VOCAB_SIZE, AOTLM_VOCAB_SIZE, 1}};
-  int32_t code =
-      entry(&model->weights, &tokens, &positions, &model->state, &model->workspace, &logits);
+  int32_t code = entry(&model->weights, &tokens, &positions, model->capacity, &model->state,
+                       &model->workspace, &logits);
   if (code != AOTLM_OK) {
     char text[16];
     snprintf(text, sizeof text, "%d", code);

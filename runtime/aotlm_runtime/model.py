@@ -17,7 +17,7 @@ from aotlm_runtime.bundle.verification import Display, Verification, in_silence
 from aotlm_runtime.chat import Chat
 from aotlm_runtime.compiled.library import CompiledModel, choose_library
 from aotlm_runtime.compiled.session import Session
-from aotlm_runtime.errors import OptionInvalid, WeightsInvalid
+from aotlm_runtime.errors import OptionInvalidError, WeightsInvalidError
 from aotlm_runtime.generate.loop import FinishReason, generate
 from aotlm_runtime.generate.sampling import Sampler
 from aotlm_runtime.generate.stream import DEFAULT, GenerationOptions, TextDelta, stream_text
@@ -91,7 +91,7 @@ class Model:
         With `raw`, and for models without a chat template, the model continues the prompt.
 
         Raises:
-            ContextExceeded: the prompt is longer than the context.
+            ContextExceededError: the prompt is longer than the context.
         """
         with closing(self.stream(self.encode(prompt, raw=raw), options)) as answer:
             for piece in answer:
@@ -102,13 +102,13 @@ class Model:
         """Return the ids of a prompt; see `generate`.
 
         Raises:
-            OptionInvalid: there is a system message, but no template to put it in.
+            OptionInvalidError: there is a system message, but no template to put it in.
         """
         if not raw and self.text.template is not None:
             first = [] if system is None else [{"role": "system", "content": system}]
             return self.encode_chat([*first, {"role": "user", "content": prompt}])
         if system is not None:
-            raise OptionInvalid(
+            raise OptionInvalidError(
                 "a system message needs a chat template, but there is none in use; "
                 "put its words into the prompt"
             )
@@ -118,7 +118,7 @@ class Model:
         """Return the ids of messages in the model's chat template.
 
         Raises:
-            TemplateFailed: the template refuses them.
+            TemplateFailedError: the template refuses them.
         """
         return self.text.encode_chat(messages)
 
@@ -132,7 +132,7 @@ class Model:
         """Return when the whole bundle was compared with its manifest, if that was asked for.
 
         Raises:
-            FileChanged: a file is damaged.
+            FileChangedError: a file is damaged.
         """
         if self.verification:
             self.verification.wait()
@@ -141,7 +141,7 @@ class Model:
         """Return at once, also while the bundle is being verified.
 
         Raises:
-            FileChanged: it was verified, and a file is damaged.
+            FileChangedError: it was verified, and a file is damaged.
         """
         if self.verification:
             self.verification.check()
@@ -161,8 +161,8 @@ class Model:
         """Yield what comes after a prompt of token ids; only ids that are not cached are computed.
 
         Raises:
-            ContextExceeded: the prompt is longer than the context.
-            FileChanged: the weights are damaged; nothing was yielded then.
+            ContextExceededError: the prompt is longer than the context.
+            FileChangedError: the weights are damaged; nothing was yielded then.
         """
         started, waited = time.perf_counter(), self.session.waited_seconds
         prefilled = len(ids) - self.session.rewind_to_common_prefix(ids)
@@ -227,7 +227,7 @@ def load(
     who wait. Without `verify`, the weights are not compared with their digests.
 
     Raises:
-        AotlmRuntimeError: a subclass that says what is wrong.
+        AotlmError: a subclass that says what is wrong.
     """
     with open_bundle(bundle) as opened:
         return load_opened(
@@ -275,7 +275,7 @@ def load_opened(
 def _map_weights(bundle: Bundle, verification: Verification | None) -> NDArray[np.int8]:
     try:
         return bundle.map_weights()
-    except WeightsInvalid:
+    except WeightsInvalidError:
         if verification:  # damage explains it, where there is any
             verification.wait()
         raise
@@ -285,7 +285,7 @@ def _context(wanted: int | None, longest: int) -> int:
     if wanted is None:
         return min(longest, DEFAULT_CONTEXT)
     if not 1 <= wanted <= longest:
-        raise OptionInvalid(
+        raise OptionInvalidError(
             f"a context of {wanted} tokens is not possible: the model takes 1 to {longest}; "
             "choose a number between them"
         )
@@ -296,7 +296,7 @@ def _threads(wanted: int | None) -> int:
     if wanted is None:
         return cpu.default_threads()
     if not 1 <= wanted <= MAX_THREADS:
-        raise OptionInvalid(
+        raise OptionInvalidError(
             f"{wanted} threads are not possible: the thread pool takes 1 to {MAX_THREADS}; "
             "choose a number between them"
         )
@@ -306,7 +306,7 @@ def _threads(wanted: int | None) -> int:
 def _check_kv_dtype(wanted: str | None, manifest: Manifest) -> None:
     offered = sorted({tensor.dtype for tensor in manifest.abi.state})
     if wanted is not None and offered != [wanted]:
-        raise OptionInvalid(
+        raise OptionInvalidError(
             f"a cache of {wanted} is not possible: the bundle was compiled for "
             f"{' and '.join(offered)}; leave --kv-dtype out, or import the model with another dtype"
         )

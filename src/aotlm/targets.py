@@ -50,6 +50,13 @@ class Target:
     vector_bits: int
     bf16_dot: bool
 
+    @property
+    def vectors(self) -> str:
+        """Return what kernels are scheduled for: avx2, avx512, or avx512_bf16 with `vdpbf16ps`."""
+        if self.vector_bits < 512:
+            return "avx2"
+        return _BF16_FLAG if self.bf16_dot else "avx512"
+
 
 _PORTABLE = {
     target.name: target
@@ -66,6 +73,11 @@ _PORTABLE = {
         ),
     )
 }
+
+
+def portable_targets() -> tuple[Target, ...]:
+    """Return the targets that are no single CPU's, from old to new."""
+    return tuple(_PORTABLE.values())
 
 
 def resolve_target(name: str) -> Target:

@@ -17,7 +17,7 @@ from aotlm_runtime.bench.workload import read_work
 from aotlm_runtime.bundle.reader import open_bundle
 from aotlm_runtime.cli.main import main
 from aotlm_runtime.compiled.library import CompiledModel
-from aotlm_runtime.errors import LibraryInvalid
+from aotlm_runtime.errors import LibraryInvalidError
 from aotlm_runtime.model import load_opened
 from bench.profile import profile
 from tests.unit.checkpoints import saved
@@ -76,7 +76,7 @@ def test_a_library_without_measuring_functions_is_one_sentence(
     with open_bundle(bundle) as opened:
         compiled = load_opened(opened).session.compiled
     assert isinstance(compiled, CompiledModel)
-    with pytest.raises(LibraryInvalid, match="compile and package the model again"):
+    with pytest.raises(LibraryInvalidError, match="compile and package the model again"):
         Limits(compiled).flops("fma", 1)
 
 
@@ -111,6 +111,6 @@ def test_the_profile_names_each_kernel_and_sums_up(bundle: Path) -> None:
         n_layers = 2
         counted = [line.split("|")[2].strip() for line in table.splitlines() if "linear_" in line]
         assert set(counted) == {"1", str(n_layers)}  # the head, and the linears of the layers
-    assert "attention_grouped" in decode
+    assert "attention_split_kv" in decode
     (flash,) = (line for line in prefill.splitlines() if "attention_flash" in line)
     assert float(flash.split("|")[5]) > 0  # GFLOP/s

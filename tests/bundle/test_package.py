@@ -179,3 +179,15 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_archive(
     assert [path.name for path in out.glob("*.tar")] == ["counter-f32.tar"]
     assert (out / "counter-f32.tar").read_bytes() == before
     assert not list(out.glob(".*"))
+
+
+def test_hidden_folders_and_foreign_files_are_not_packaged(out: Path) -> None:
+    hidden = shutil.copytree(out / "lib" / TARGET, out / "lib" / f".{TARGET}.1.tmp")
+    (out / "lib" / TARGET / "libforeign.so").write_bytes(b"foreign")
+    (out / "lib" / "notes").mkdir()
+    (out / "lib" / "notes" / "libother.so").write_bytes(b"other")
+    package(out)
+    names = {p.name for p in (out / "bundle").rglob("*")}
+    assert not names & {"libforeign.so", "libother.so", "notes", hidden.name}
+    manifest = read_manifest(out / "bundle" / "manifest.json")
+    assert [library.target for library in manifest.libraries] == [TARGET]

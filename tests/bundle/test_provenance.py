@@ -20,7 +20,9 @@ from aotlm.bundle.provenance import (
 from aotlm.capture.inputs import input_files
 from aotlm.capture.source import open_model
 from aotlm.errors import AotlmError
+from aotlm.passes.mark_storage import MarkStorage
 from aotlm.support.build_record import ORIGIN_VARIABLE, Origin, build_record, write_build_record
+from aotlm.weights.policy import POLICIES
 from aotlm_runtime.bundle.manifest import SourceTensor, encode, read_manifest
 from aotlm_runtime.bundle.reader import open_bundle
 from tests.bundle.conftest import KNOWN, TARGET
@@ -81,7 +83,7 @@ def test_it_names_the_commit_the_pins_and_every_step(statement: dict[str, Any]) 
     stages = {stage["stage"]: stage for stage in definition["internalParameters"]["stages"]}
     assert list(stages) == ["import", f"compile {TARGET}", "package"]
     steps = stages[f"compile {TARGET}"]["steps"]
-    assert steps[0] == "fill-kernels"
+    assert steps[0] == "define-kernels"
     assert any(step.startswith("llc -O3 ") and "-mcpu=x86-64-v3" in step for step in steps)
     assert steps[-1].startswith("zig cc -target x86_64-linux-gnu.2.28 -shared")
     assert "ziglang" in stages["package"]["tools"]
@@ -94,7 +96,7 @@ def test_the_import_names_its_passes_tensors_and_files(tmp_path: Path) -> None:
     import_model(str(tmp_path / "model"), dtype="bf16", out=tmp_path / "out")
     record = json.loads((tmp_path / "out" / "import" / "build.json").read_text())
     assert record["steps"][0] == "Canonicalize(name='canonicalize')"
-    assert "MarkStorage(dtype='bf16', name='mark-storage')" in record["steps"]
+    assert repr(MarkStorage(POLICIES["bf16"])) in record["steps"]
     names = [file["name"] for file in record["inputs"]]
     assert names == ["config.json", "generation_config.json"]
 
@@ -128,6 +130,22 @@ def test_stages_of_other_commits_are_told_apart(
         ("source of import and compile x86-64-v3", KNOWN.commit),
         ("source of package", later.commit),
     ]
+
+
+def test_pins_that_are_unknown_have_no_digest(
+    packaged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = Path(shutil.copytree(packaged, tmp_path / "out"))
+    unknown = Origin(commit="unknown", dirty=None, pins_sha256="unknown")
+    monkeypatch.setenv("AOTLM_ORIGIN", encode(unknown).decode())
+    package(out)
+    made = read_provenance(out / "bundle" / "provenance.json")
+    pins = {name: item.digest for name, item in made.inputs(PINS).items()}
+    assert pins == {
+        f"{PINS} of import and compile x86-64-v3": {"sha256": KNOWN.pins_sha256},
+        f"{PINS} of package": {},
+    }
+    assert list(made.inputs(SOURCE)["source of package"].digest) == ["sha256"]
 
 
 def test_a_stage_without_its_record_is_named(packaged: Path, tmp_path: Path) -> None:

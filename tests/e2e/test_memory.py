@@ -43,7 +43,7 @@ def test_the_peak_keeps_its_bound_and_repeats_add_nothing(built: Built) -> None:
     figures = json.loads(result.stdout)
     abi = read_manifest(built.bundle / "manifest.json").abi
     block = abi.position_block
-    touched = -(-figures["tokens"] // block) * block * abi.state_bytes_per_position
+    touched = -(-figures["tokens"] // block) * block * abi.state_bytes.C
     length = -(-figures["context"] // block) * block
     sizes = {"R": 1, "C": length, "threads": THREADS}
     workspace = max(

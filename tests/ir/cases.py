@@ -1,8 +1,10 @@
 """The IR of one behaviour, by a line of words: `linear tokens=1 n=200 gate=silu target=x86-64-v3`.
 
 `target` gives the kernels their bodies; without it the text is what `inv import` writes.
+`python -m tests.ir.cases WORDS` prints it.
 """
 
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +15,10 @@ from mlir import ir
 from aotlm.emit.function import emit_functions
 from aotlm.emit.modules import Modules, emit_modules
 from aotlm.graph import ops
-from aotlm.graph.dims import C, Dim, T
+from aotlm.graph.dims import Dim, T
 from aotlm.graph.ir import Graph, Node, build
-from aotlm.kernels import fill_kernels
+from aotlm.graph.state import kv_cache
+from aotlm.kernels import define_kernels
 from aotlm.partition.partition import Function, Program, Value, partition
 from aotlm.passes.base import run_pipeline
 from aotlm.passes.mark_storage import MarkStorage
@@ -24,6 +27,7 @@ from aotlm.passes.pipeline import graph_pipeline
 from aotlm.passes.specialize_attention import SpecializeAttention
 from aotlm.targets import resolve_target
 from aotlm.weights.file import plan_weight_file
+from aotlm.weights.policy import POLICIES
 from tests.unit.decoders import Sizes, decoder
 from tests.unit.graphs import Model, graph_of
 
@@ -49,7 +53,7 @@ def filled(text: str, target: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "module.mlir"
         path.write_text(text, encoding="utf-8")
-        return fill_kernels(path, resolve_target(target))
+        return define_kernels(path, resolve_target(target))
 
 
 def _function(graph: Graph, target: str | None) -> str:
@@ -64,7 +68,7 @@ def _function(graph: Graph, target: str | None) -> str:
 
 
 def _stored(graph: Graph, dtype: str) -> Graph:
-    return run_pipeline(graph, (SpecializeAttention(), MarkStorage(dtype), PackWeights()))
+    return run_pipeline(graph, (SpecializeAttention(), MarkStorage(POLICIES[dtype]), PackWeights()))
 
 
 def linear(
@@ -90,7 +94,7 @@ def attention(
     """Attention of 4 heads and 2 KV heads, 8 wide."""
     m = Model()
     q, k, v = (m.input(name, 1, n, tokens, 8) for name, n in (("q", 4), ("k", 2), ("v", 2)))
-    caches = m.input("k_cache.0", 2, 8, C), m.input("v_cache.0", 2, C, 8)
+    caches = kv_cache(0, 2, 8, 8)
     positions = m.input("positions", 1, dtype="i64")
     y = m.make(
         ops.ATTENTION, q, k, v, positions, *caches, layer=0, scale=0.25, window=window,
@@ -145,3 +149,12 @@ CASES: dict[str, Callable[..., str]] = {
     "forward": lambda **options: modules(**options).forward,
     "subgraph": lambda **options: modules(**options).subgraph,
 }
+
+
+if __name__ == "__main__":
+    words = " ".join(sys.argv[1:])
+    if words.split()[:1] not in [[name] for name in CASES]:
+        sys.exit(
+            f"error: {words!r} names no case; name one of {', '.join(CASES)}, as in 'linear n=64'"
+        )
+    print(emitted(words))

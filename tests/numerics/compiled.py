@@ -19,17 +19,20 @@ import torch
 from aotlm.capture.trace import Program
 from aotlm.codegen import link
 from aotlm.codegen.compile import THREADS_SOURCE
-from aotlm.codegen.lower import Lowering, lower_module
+from aotlm.codegen.lower import Lowering
 from aotlm.driver.compiler import lower
 from aotlm.emit.abi import describe_abi
 from aotlm.emit.modules import ModelFiles
-from aotlm.kernels import fill_kernels
+from aotlm.kernels import define_kernels
 from aotlm.targets import Target, resolve_target
 from aotlm.weights.file import write_weight_file
+from aotlm_runtime.bundle.header import data_start
 from aotlm_runtime.bundle.manifest import Abi
 from aotlm_runtime.compiled.library import CompiledModel, Entry
 from aotlm_runtime.host import memory
+from tests.numerics.guarded import Guarded
 from tests.numerics.models import Array, reader
+from tests.objects import lowered_object
 
 TARGET: Final = resolve_target("x86-64-v3")
 DIGEST: Final = "numerics"  # stands for the ABI's digest, so that abi.c need not be made anew
@@ -69,11 +72,11 @@ def _link(files: ModelFiles, folder: Path, target: Target) -> Path:
         for name, text in (("forward", modules.forward), ("subgraph0", modules.subgraph)):
             path = folder / f"{name}_{entry}.import.mlir"
             path.write_text(text, encoding="utf-8")
-            texts[f"{name}_{entry}"] = fill_kernels(path, target)
+            texts[f"{name}_{entry}"] = define_kernels(path, target)
     failed = folder / "failed"
     how = Lowering(target, folder, failed)
     with ThreadPoolExecutor(max_workers=2) as workers:
-        jobs = [workers.submit(lower_module, name, texts[name], how, print) for name in texts]
+        jobs = [workers.submit(lowered_object, name, texts[name], how, print) for name in texts]
         objects = [job.result() for job in jobs]
     abi = folder / "abi.c"
     abi.write_text(f'const char *aotlm_abi_digest(void) {{ return "{DIGEST}"; }}\n')
@@ -83,34 +86,39 @@ def _link(files: ModelFiles, folder: Path, target: Target) -> Path:
 
 def _map(path: Path, size_bytes: int) -> Array:
     with path.open("rb") as file:
-        header = int.from_bytes(file.read(8), "little") + 8
+        header = data_start(file.fileno())
         return memory.map_file(file.fileno(), header, size_bytes)
 
 
 class Caller:
-    """One sequence: a state, a workspace, and calls of the compiled model."""
+    """One sequence: a state and a workspace before guard pages, and calls of the model."""
 
     def __init__(self, compiled: Compiled, context: int) -> None:
         self.compiled, abi = compiled, compiled.abi
         length = -(-context // abi.position_block) * abi.position_block
         chunk = min(abi.max_chunk_tokens, length)
-        self.state = memory.zeros(length * abi.state_bytes_per_position)[None]
-        sizes = (
-            abi.prefill_workspace.at(T=chunk, R=chunk, C=length, threads=16),
-            abi.decode_workspace.at(T=1, R=1, C=length, threads=16),
-        )
-        self.workspace = memory.zeros(max(sizes))
+        self.length = length
+        size = abi.state_bytes.at(C=length)
+        self.state = Guarded(size).take(size, fill=0)[None]
+        self.formulas = {"prefill": abi.prefill_workspace, "decode": abi.decode_workspace}
+        most = (formula.at(T=chunk, R=chunk, C=length) for formula in self.formulas.values())
+        self.workspace = Guarded(max(most))
 
     def call(self, entry: Entry, ids: Array, position: int, n_rows: int) -> Array:
-        """Return the logits of the last rows, [R, V] f32."""
+        """Return the logits of the last rows, [R, V] f32.
+
+        The workspace is dirty and has exactly the bytes that the manifest's formula says.
+        """
+        size = self.formulas[entry].at(T=len(ids), R=n_rows, C=self.length)
         logits = np.full((1, n_rows, self.compiled.vocab_size), np.nan, np.float32)
         self.compiled.library.forward(
             entry,
             self.compiled.weights,
             np.ascontiguousarray(ids, np.int64)[None],
             np.array([position], np.int64),
+            self.length,
             self.state,
-            self.workspace,
+            self.workspace.take(size),
             logits,
         )
         return logits[0]

@@ -177,6 +177,20 @@ CASES: Final[Mapping[str, Case]] = {
         (1.55, 2.2),
     ),
 }  # fmt: skip
+# What lies at the edges of blocks and vectors: windows of whole blocks of 64 positions, contexts
+# longer than two blocks of decode's attention, gated widths that fill vectors and that do not.
+EDGES: Final[Mapping[str, Case]] = {
+    f"window-{window}": Case(
+        "MistralConfig",
+        WIDE | {"rope_parameters": LINEAR_ROPE, "rms_norm_eps": 0.02, "sliding_window": window,
+                "max_position_embeddings": 1024},
+    )
+    for window in (WINDOW, 64, 128)
+} | {
+    f"gate-{width}": Case("LlamaConfig", WIDE | {"rms_norm_eps": 0.02, "intermediate_size": width})
+    for width in (100, 101, 112, 128)
+}  # fmt: skip
+ALL: Final[Mapping[str, Case]] = {**CASES, **EDGES}
 
 
 def redraw(model: torch.nn.Module, query_gains: Sequence[float]) -> None:

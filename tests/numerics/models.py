@@ -19,10 +19,11 @@ from aotlm.capture.trace import Program, trace
 from aotlm.graph.dims import evaluate
 from aotlm.graph.interpreter import Interpreter
 from aotlm.graph.ir import Graph, Node
+from aotlm.graph.state import state_inputs
 from aotlm.passes.base import run_pipeline
 from aotlm.passes.pipeline import graph_pipeline
 from aotlm.weights.weight import Reader, pack, unpack
-from tests.numerics.configs import CASES, VOCAB_SIZE, redraw
+from tests.numerics.configs import ALL, VOCAB_SIZE, redraw
 
 Array = np.ndarray[Any, Any]
 N_TOKENS = 75  # past four windows of 16, and past one block of 64 positions
@@ -55,8 +56,8 @@ def eager(config: PretrainedConfig) -> torch.nn.Module:
 @cache
 def reference(name: str) -> torch.nn.Module:
     """Return a case's model with its parameters redrawn; do not change it."""
-    model = eager(CASES[name].config())
-    redraw(model, CASES[name].query_gains)
+    model = eager(ALL[name].config())
+    redraw(model, ALL[name].query_gains)
     return model
 
 
@@ -76,7 +77,7 @@ def reference_logits(name: str) -> Array:
 @cache
 def captured(name: str) -> Captured:
     """Capture a case; it has no weights."""
-    programs = trace(CASES[name].config())
+    programs = trace(ALL[name].config())
     return Captured(programs, *(to_graph(program) for program in programs))
 
 
@@ -106,11 +107,10 @@ class Interpreted:
         self.graphs = {"prefill": prefill, "decode": decode}
         self.interpreter = Interpreter(lambda node: _logical(node, read))
         self.caches = {
-            node.attrs["name"]: np.zeros(
+            state.name: np.zeros(
                 [evaluate(dim, {"C": CACHE_LENGTH}) for dim in node.shape], np.float32
             )
-            for node in prefill.inputs
-            if "_cache." in node.attrs["name"]
+            for node, state in state_inputs(prefill)
         }
 
     def run(self, entry: str, ids: Array, position: int) -> Array:
@@ -155,8 +155,8 @@ def score_spreads(name: str) -> dict[int, float]:
 
     AttentionInterface.register("probe", probe)
     AttentionMaskInterface.register("probe", eager_mask)
-    model = eager(CASES[name].config())
-    redraw(model, CASES[name].query_gains)
+    model = eager(ALL[name].config())
+    redraw(model, ALL[name].query_gains)
     model.set_attn_implementation("probe")  # type: ignore[operator]
     run_eager(model, tokens())
     return spreads

@@ -13,7 +13,7 @@ import torch
 from aotlm.graph import ops
 from aotlm.graph.dims import Dim
 from aotlm.graph.ir import Graph, Node, make, rewrite
-from tests.numerics.configs import CASES, WINDOW, Case, starting_value
+from tests.numerics.configs import ALL, CASES, WINDOW, Case, starting_value
 from tests.numerics.models import eager
 
 OTHER_ACTIVATIONS: Final = {
@@ -84,7 +84,7 @@ def _changed_ropes(rope: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def with_options(name: str, original: torch.nn.Module, changed: dict[str, Any]) -> torch.nn.Module:
     """Return the model with some options changed and its parameters kept."""
-    model = eager(CASES[name].config(**changed))
+    model = eager(ALL[name].config(**changed))
     # an option may ask for a norm more, which then stays as it starts
     model.load_state_dict(original.state_dict(), strict=False)
     return model

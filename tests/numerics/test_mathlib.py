@@ -22,7 +22,7 @@ from aotlm.codegen.lower import Lowering, lower_module
 from aotlm.codegen.tools import Step, run_tool, zig_cc
 from aotlm.emit import builder as b
 from aotlm.emit import mathlib
-from aotlm.graph.interpreter import DTYPES
+from aotlm.support.dtypes import DTYPES
 from aotlm_runtime.compiled.library import describe
 from aotlm_runtime.host.cpu import cpu_features
 from tests.numerics.compiled import TARGET
@@ -171,11 +171,26 @@ def test_relu_is_exact(apply: Apply) -> None:
     assert np.array_equal(apply("relu", x), np.maximum(x, 0))
 
 
+def test_the_square_of_relu_is_rounded_once(apply: Apply) -> None:
+    x = all_f32(-1e30, 1e19)
+    assert np.array_equal(apply("relu2", x), np.maximum(x, 0) * np.maximum(x, 0))
+
+
+def test_mish_is_exact_to_five_ulps(apply: Apply) -> None:
+    x = all_f32(-1e30, 1e30)
+    wide = x.astype(np.float64)
+    wanted = wide * np.tanh(np.log1p(np.exp(np.minimum(wide, 100))))
+    near = np.abs(x) < 80
+    assert worst(apply("mish", x)[near], wanted[near], 1e-30) < 6e-7
+    assert np.array_equal(apply("mish", x)[x > 80], x[x > 80])
+    assert np.abs(apply("mish", x)[x < -80]).max() < 1e-7
+
+
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_rounding_is_to_nearest_even_for_every_value(dtype: str, apply: Apply) -> None:
     halfway = np.arange(0, 0x7F80_0000, 0x1000, dtype=np.uint32).view(np.float32)
     x = np.concatenate([all_f32(), halfway, -halfway])
     with np.errstate(over="ignore"):
-        wanted = x.astype(DTYPES[dtype]).astype(np.float32)
+        wanted = x.astype(DTYPES[dtype].numpy).astype(np.float32)
     assert np.array_equal(apply(dtype, x), wanted)
     assert np.array_equal(apply(dtype, f32([np.inf, -np.inf])), [np.inf, -np.inf])

@@ -48,14 +48,15 @@ def abi(**changes: object) -> schema.Abi:
         layer=0,
         dtype="f32",
         shape=["C", 2],
-        offset_bytes_per_position=0,
-        size_bytes_per_position=8,
-        rewindable=True,
+        kind="appended",
+        offset_bytes=schema.Bytes(),
+        size_bytes=schema.Bytes(C=8),
+        can_be_cut=True,
     )
     plain = schema.Abi(
         max_chunk_tokens=32,
         state=[state],
-        state_bytes_per_position=8,
+        state_bytes=schema.Bytes(C=8),
         prefill_workspace=schema.Bytes(T=16, threads=64),
         decode_workspace=schema.Bytes(const=16, threads=64),
         weights_size_bytes=4096,
@@ -76,12 +77,13 @@ def expected(ids: Sequence[int], n_tokens: int) -> list[int]:
     return found
 
 
-def compile_stub(path: Path, of: schema.Abi, **facts: int | str) -> None:
-    """Compile the stub, with the digest of an ABI, into a shared library at `path`.
+def compile_stub(path: Path, of: schema.Abi, digest: str = "", /, **facts: int | str) -> None:
+    """Compile the stub, with the digest of an ABI or another, into a shared library at `path`.
 
     `facts` are END_EVERY, DELAY_MICROSECONDS, SCRIPT and PROMPT; see `stub.c`.
     """
-    definitions = [f'-DDIGEST="{of.digest}"', f"-DMAX_CHUNK={of.max_chunk_tokens}"]
+    definitions = [f'-DDIGEST="{digest or of.digest}"', f"-DMAX_CHUNK={of.max_chunk_tokens}"]
+    definitions.append(f"-DABI_VERSION={of.version}")
     definitions += [f"-D{name}={json.dumps(value)}" for name, value in facts.items()]
     source = str(Path(__file__).with_name("stub.c"))
     command = [sys.executable, "-m", "ziglang", "cc", "-O1", "-shared", "-fPIC"]
@@ -142,23 +144,37 @@ def write_manifest(folder: Path, files: dict[str, bytes], features: Sequence[str
     (folder / "manifest.json").write_bytes(schema.encode(record))
 
 
-def to_format_1(folder: Path) -> Path:
-    """Make the manifest of a folder one of version 1, which knew no blocks."""
-    path = folder / "manifest.json"
-    manifest = json.loads(path.read_text())
-    manifest["format_version"] = 1
-    del manifest["block_size_bytes"]
-    for file in manifest["files"]:
-        file.pop("block_sha256", None)
-    path.write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
-    return folder
-
-
 def damage(folder: Path, offset: int, path: str = "weights.safetensors", byte: int = 0xFF) -> None:
     """Set one byte of a file to another value."""
     with (folder / path).open("r+b") as file:
         file.seek(offset)
         file.write(bytes([byte]))
+
+
+def as_format1(folder: Path) -> Path:
+    """Turn a bundle into one of format 1: no blocks, another form of the state, another stub."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    del manifest["block_size_bytes"]
+    of = manifest["abi"]
+    del of["digest"]
+    of["version"], of["state_bytes_per_position"] = 1, of.pop("state_bytes")["C"]
+    for tensor in of["state"]:
+        del tensor["kind"]
+        tensor["rewindable"] = tensor.pop("can_be_cut")
+        for name in ("offset_bytes", "size_bytes"):
+            tensor[f"{name}_per_position"] = tensor.pop(name)["C"]
+    canonical = json.dumps(of, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    of["digest"] = hashlib.sha256(canonical).hexdigest()
+    library = folder / "lib/test/libaotlm_model.so"
+    compile_stub(library, abi(version=1), of["digest"])
+    for file in manifest["files"]:
+        file.pop("block_sha256", None)
+        if file["path"] == "lib/test/libaotlm_model.so":
+            file["size_bytes"] = library.stat().st_size
+            file["sha256"] = hashlib.sha256(library.read_bytes()).hexdigest()
+    path.write_text(json.dumps({**manifest, "format_version": 1}))
+    return folder
 
 
 def model_facts(**changes: object) -> schema.Model:

@@ -37,13 +37,13 @@ static int64_t next_token(int64_t position, int64_t s) {
 #endif
 }
 
-static int32_t forward(bytes1_t *weights, ids2_t *tokens, ids1_t *positions, bytes2_t *state,
-                       bytes1_t *workspace, rows_t *logits) {
+static int32_t forward(bytes1_t *weights, ids2_t *tokens, ids1_t *positions, int64_t C,
+                       bytes2_t *state, bytes1_t *workspace, rows_t *logits) {
   int64_t T = tokens->sizes[1], R = logits->sizes[1], V = logits->sizes[2];
-  int64_t begin = positions->aligned[0], C = state->sizes[1] / STATE_BYTES;
+  int64_t begin = positions->aligned[0];
   int64_t *cache = (int64_t *)state->aligned;
   if (T < 1 || T > MAX_CHUNK || R > T) return 1;
-  if (begin + T > C || C % 64) return 2;
+  if (begin + T > C || C % 64 || state->sizes[1] < C * STATE_BYTES) return 2;
   if (workspace->sizes[0] < WORKSPACE_PER_TOKEN * T + 64 * threads) return 3;
   if ((uintptr_t)state->aligned % 64 || (uintptr_t)workspace->aligned % 64) return 4;
   if (DELAY_MICROSECONDS) usleep(DELAY_MICROSECONDS);
@@ -65,11 +65,16 @@ static int32_t forward(bytes1_t *weights, ids2_t *tokens, ids1_t *positions, byt
   return 0;
 }
 
-int32_t _mlir_ciface_forward_prefill(bytes1_t *w, ids2_t *t, ids1_t *p, bytes2_t *s, bytes1_t *k,
-                                     rows_t *l) {
-  return forward(w, t, p, s, k, l);
-}
-int32_t _mlir_ciface_forward_decode(bytes1_t *w, ids2_t *t, ids1_t *p, bytes2_t *s, bytes1_t *k,
-                                    rows_t *l) {
-  return forward(w, t, p, s, k, l);
-}
+#if ABI_VERSION == 1  // no context length: it is told from the state's size
+#define ENTRY(NAME) \
+  int32_t NAME(bytes1_t *w, ids2_t *t, ids1_t *p, bytes2_t *s, bytes1_t *k, rows_t *l) { \
+    return forward(w, t, p, s->sizes[1] / STATE_BYTES, s, k, l); \
+  }
+#else
+#define ENTRY(NAME) \
+  int32_t NAME(bytes1_t *w, ids2_t *t, ids1_t *p, int64_t c, bytes2_t *s, bytes1_t *k, rows_t *l) { \
+    return forward(w, t, p, c, s, k, l); \
+  }
+#endif
+ENTRY(_mlir_ciface_forward_prefill)
+ENTRY(_mlir_ciface_forward_decode)

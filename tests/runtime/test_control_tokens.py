@@ -153,7 +153,9 @@ def test_a_control_token_that_cannot_be_written_as_text_is_refused() -> None:
     tokenizer.add_special_tokens(["[CLS]"])
     text = text_of(tokenizer, "{{ messages[0].content }}")
     assert text.encode_chat([{"role": "user", "content": "a a"}]) == [1, 1]
-    with pytest.raises(errors.PromptInvalid, match=r"write 'a \[CLS\]' only with a control token"):
+    with pytest.raises(
+        errors.PromptInvalidError, match=r"write 'a \[CLS\]' only with a control token"
+    ):
         text.encode_chat([{"role": "user", "content": "a [CLS]"}])
 
 

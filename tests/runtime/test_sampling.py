@@ -127,7 +127,7 @@ def test_the_smallest_of_equal_ids_is_chosen() -> None:
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_logits_that_are_not_numbers_are_refused(bad: float, temperature: float) -> None:
     sampler = Sampler(SamplingParams(temperature=temperature), 3)
-    with pytest.raises(errors.LogitsInvalid, match="of id 1"):
+    with pytest.raises(errors.LogitsInvalidError, match="of id 1"):
         sampler.sample(np.array([1, bad, 3], np.float32), [])
 
 
@@ -148,7 +148,7 @@ def test_logits_that_are_not_numbers_are_refused(bad: float, temperature: float)
     ],
 )
 def test_values_outside_their_range_are_refused(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(errors.OptionInvalid, match=sentence):
+    with pytest.raises(errors.OptionInvalidError, match=sentence):
         SamplingParams(**options)
 
 

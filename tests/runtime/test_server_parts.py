@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from aotlm_runtime import errors
-from aotlm_runtime.bundle.manifest import StateTensor
+from aotlm_runtime.bundle.manifest import Bytes, StateTensor
 from aotlm_runtime.compiled.session import Session
 from aotlm_runtime.generate.stream import GenerationOptions
 from aotlm_runtime.model import Model
@@ -138,15 +138,16 @@ def test_the_state_of_every_layout_is_copied_up_to_a_position(model: Model) -> N
         StateTensor(
             name=str(shape),
             layer=0,
+            kind="appended",
             dtype="f16",
             shape=shape,
-            offset_bytes_per_position=start,
-            size_bytes_per_position=size,
-            rewindable=True,
+            offset_bytes=Bytes(C=start),
+            size_bytes=Bytes(C=size),
+            can_be_cut=True,
         )
         for shape, start, size in zip(shapes, starts, sizes, strict=True)
     ]
-    abi = fake.abi(state=state, state_bytes_per_position=sum(sizes))
+    abi = fake.abi(state=state, state_bytes=Bytes(C=sum(sizes)))
     weights = np.zeros(4096, np.int8)
     source = Session(model.session.compiled, abi, weights, fake.VOCAB_SIZE, 150, 1)
     target = source.fork(source.compiled)
@@ -171,7 +172,7 @@ def test_the_state_of_every_layout_is_copied_up_to_a_position(model: Model) -> N
 def test_a_state_that_cannot_be_cut_is_not_copied(model: Model) -> None:
     fork = model.session.fork(model.session.compiled)
     fork.is_rewindable = False
-    with pytest.raises(errors.OptionInvalid, match="cannot be cut"):
+    with pytest.raises(errors.OptionInvalidError, match="cannot be cut"):
         fork.copy_prefix(model.session, 3)
 
 

@@ -63,10 +63,12 @@ def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(
     start: Callable[..., Session],
 ) -> None:
     session = start(context=100)
-    with pytest.raises(errors.ContextExceeded, match="has 101 tokens, but the context holds 100"):
+    with pytest.raises(
+        errors.ContextExceededError, match="has 101 tokens, but the context holds 100"
+    ):
         session.prefill(IDS[:101])
     session.prefill(IDS[:90])
-    with pytest.raises(errors.ContextExceeded, match="11 tokens after 90 earlier ones"):
+    with pytest.raises(errors.ContextExceededError, match="11 tokens after 90 earlier ones"):
         session.prefill(IDS[:11])
     assert session.position == 90
 
@@ -89,7 +91,7 @@ def test_state_that_cannot_be_rewound_is_only_kept_whole(start: Callable[..., Se
 
 
 def test_nothing_to_prefill_is_refused(start: Callable[..., Session]) -> None:
-    with pytest.raises(errors.PromptInvalid, match="no tokens"):
+    with pytest.raises(errors.PromptInvalidError, match="no tokens"):
         start().prefill([])
 
 

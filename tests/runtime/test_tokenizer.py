@@ -80,7 +80,9 @@ def test_the_configuration_can_hold_the_template_too() -> None:
 
 def test_a_template_can_refuse_the_messages() -> None:
     text = Tokenizer(files("{{ raise_exception('roles must alternate') }}"))
-    with pytest.raises(errors.TemplateFailed, match="failed on 3 messages: roles must alternate"):
+    with pytest.raises(
+        errors.TemplateFailedError, match="failed on 3 messages: roles must alternate"
+    ):
         text.encode_chat(MESSAGES)
 
 
@@ -95,12 +97,12 @@ def test_a_template_can_refuse_the_messages() -> None:
     ],
 )
 def test_a_template_cannot_leave_the_sandbox_or_crash(template: str) -> None:
-    with pytest.raises(errors.TemplateFailed):
+    with pytest.raises(errors.TemplateFailedError):
         Tokenizer(files(template)).encode_chat(MESSAGES)
 
 
 def test_a_template_with_wrong_syntax_is_named() -> None:
-    with pytest.raises(errors.TemplateFailed, match="does not compile"):
+    with pytest.raises(errors.TemplateInvalidError, match="does not compile"):
         Tokenizer(files("{% if %}")).encode_chat(MESSAGES)
 
 
@@ -109,7 +111,7 @@ def test_the_vocabulary_ends_behind_the_largest_id_with_text() -> None:
 
 
 def test_text_without_utf8_is_refused() -> None:
-    with pytest.raises(errors.PromptInvalid, match="not valid UTF-8 at character 1"):
+    with pytest.raises(errors.PromptInvalidError, match="not valid UTF-8 at character 1"):
         Tokenizer(files("")).encode("a\udc80")
 
 
@@ -121,10 +123,10 @@ def test_text_without_utf8_is_refused() -> None:
     ],
 )
 def test_broken_files_are_named(changes: dict[str, bytes], sentence: str) -> None:
-    with pytest.raises(errors.TokenizerInvalid, match=sentence):
+    with pytest.raises(errors.TokenizerInvalidError, match=sentence):
         Tokenizer({**files("{{ bos_token }}"), **changes}).encode_chat(MESSAGES)
 
 
 def test_a_missing_tokenizer_is_named() -> None:
-    with pytest.raises(errors.TokenizerInvalid, match=r"has no tokenizer\.json, only a\.txt"):
+    with pytest.raises(errors.TokenizerInvalidError, match=r"has no tokenizer\.json, only a\.txt"):
         Tokenizer({"a.txt": b""})

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aotlm.graph import ops
-from aotlm.graph.dims import C, Dim, T
+from aotlm.graph.dims import Dim, T
 from aotlm.graph.ir import Graph, Node, build
+from aotlm.graph.state import kv_cache
 from tests.unit.graphs import Model
 
 
@@ -102,10 +103,7 @@ def decoder(
     with m.at("model.rotary_emb"):
         tables = d.angles(positions)
     for layer in range(n_layers):
-        caches = [
-            m.input(f"k_cache.{layer}", s.groups, s.width, C),
-            m.input(f"v_cache.{layer}", s.groups, C, s.width),
-        ]
+        caches = kv_cache(layer, s.groups, s.width, s.width)
         inputs += caches
         name = f"model.layers.{layer}"
         with m.at(name):

@@ -8,9 +8,11 @@ import numpy as np
 
 from aotlm.graph import ops
 from aotlm.graph.dims import Dim, evaluate
-from aotlm.graph.interpreter import DTYPES, Array, Interpreter
+from aotlm.graph.interpreter import Array, Interpreter
 from aotlm.graph.ir import Graph, Location, Node, Op, TensorType, make
 from aotlm.graph.ir import build as build_graph
+from aotlm.graph.state import state_inputs
+from aotlm.support.dtypes import DTYPES
 from aotlm.weights.weight import Source, Weight, pack, unpack
 from tests.unit.readers import rounding
 
@@ -82,7 +84,7 @@ class Model:
         sizes = {"T": 5, "C": 64, **sizes}
         inputs = {node.attrs["name"]: random_value(node, sizes) for node in graph.inputs}
         outputs = Interpreter(self.read).run(graph, inputs)
-        return [*outputs, *(array for name, array in inputs.items() if "_cache." in name)]
+        return [*outputs, *(inputs[state.name] for _, state in state_inputs(graph))]
 
 
 def random_value(node: Node, sizes: dict[str, int]) -> Array:
@@ -94,7 +96,7 @@ def random_value(node: Node, sizes: dict[str, int]) -> Array:
         return np.full(shape, FIRST_POSITION)
     if node.dtype == "i64":
         return rng.integers(0, N_IDS, shape)
-    values: Array = rng.standard_normal(shape, np.float32).astype(DTYPES[node.dtype])
+    values: Array = rng.standard_normal(shape, np.float32).astype(DTYPES[node.dtype].numpy)
     return values
 
 

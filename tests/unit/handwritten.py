@@ -14,7 +14,8 @@ _FORWARD = """
 func.func private @layer_KIND(memref<1x?xi64>, memref<1x?x8xf32>)
 func.func @forward_KIND(
     %weights: memref<?xi8>, %tokens: memref<1x?xi64>, %positions: memref<1xi64>,
-    %state: memref<1x?xi8>, %workspace: memref<?xi8>, %logits: memref<1x?x8xf32>
+    %context_length: i64, %state: memref<1x?xi8>, %workspace: memref<?xi8>,
+    %logits: memref<1x?x8xf32>
 ) -> i32 attributes {llvm.emit_c_interface} {
   func.call @layer_KIND(%tokens, %logits) : (memref<1x?xi64>, memref<1x?x8xf32>) -> ()
   %ok = arith.constant 0 : i32
@@ -78,7 +79,7 @@ def leave_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     import aotlm.kernels
 
     monkeypatch.setattr(
-        aotlm.kernels, "fill_kernels", lambda path, target: path.read_text(), raising=False
+        aotlm.kernels, "define_kernels", lambda path, target: path.read_text(), raising=False
     )
 
 
@@ -106,7 +107,7 @@ def _abi(layout: str) -> Abi:
     def abi(digest: str) -> Abi:
         return Abi(
             state=[],
-            state_bytes_per_position=16,
+            state_bytes=Bytes(C=16),
             prefill_workspace=Bytes(const=64, T=4, threads=8),
             decode_workspace=Bytes(const=128),
             weights_size_bytes=64,

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 
-from aotlm.weights.layouts import DTYPES, Array
+from aotlm.support.dtypes import DTYPES
+from aotlm.weights.layouts import Array
 from aotlm.weights.weight import Reader
 
 
 def rounding(tensors: Mapping[str, Array]) -> Reader:
     """Return what gives the tensors of a table, rounded by numpy."""
-    return lambda name, dtype: tensors[name].astype(DTYPES[dtype])
+    return lambda name, dtype: tensors[name].astype(DTYPES[dtype].numpy)

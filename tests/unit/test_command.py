@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from aotlm.driver.command import flag_words
+from aotlm.graph.ops import OPS
 from aotlm_runtime.cli.flags import RUN
 
 ROOT = Path(__file__).parents[2]
@@ -15,7 +16,7 @@ FLAGS = {
     "toolchain": ("--engine", "--base-image", "--cache"),
     "image": ("--bundle", "--tag", "--base-image"),
     "import": ("--model", "--revision", "--dtype", "--out", "--force", "--dump-after", "--engine"),
-    "compile": ("--dir", "--target", "--dump-after", "--list-passes", "--engine"),
+    "compile": ("--dir", "--target", "--dump-after", "--list-passes", "--list-kernels", "--engine"),
     "package": ("--dir", "--out", "--compress", "--engine"),
     "run": ("--bundle", "--prompt", "--max-tokens", "--raw", "--threads", "--[no-]stats", "--stop"),
     "repro": ("--model", "--revision", "--dtype", "--target", "--out"),
@@ -87,8 +88,29 @@ def test_a_traceback_comes_only_with_debug(tmp_path: Path) -> None:
 
 def test_list_passes_prints_the_pipeline() -> None:
     lines = _inv("compile", "--list-passes").stdout.splitlines()
-    assert lines[0] == "fill-kernels"
+    assert lines[0] == "define-kernels"
     assert lines[-1].startswith("llc -O3")
+
+
+def test_list_kernels_prints_every_targets_schedule() -> None:
+    lines = _inv("compile", "--list-kernels").stdout.splitlines()
+    assert lines[lines.index("linear bf16") + 3].split() == [
+        "x86-64-v4+bf16", "mr=12,6,4,2,1", "mc=48", "unroll_k=2", "dot=True"
+    ]  # fmt: skip
+    assert lines[-4] == "flash, split_kv"
+
+
+def test_list_kernels_of_a_folder_without_an_import_says_what_to_run(tmp_path: Path) -> None:
+    done = _inv("compile", "--list-kernels", "--dir", str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("is missing; run inv import --force again")
+
+
+def test_list_ops_prints_each_op_with_what_it_means() -> None:
+    lines = _inv("import", "--list-ops", "--engine", "local").stdout.splitlines()
+    assert len(lines) == len(OPS)
+    assert lines[0].split(maxsplit=1) == ["input", "an argument of the program, by name"]
+    assert any(line.startswith("silu ") and "x · sigmoid(x)" in line for line in lines)
 
 
 def test_a_dash_is_taken_as_the_prompt() -> None:

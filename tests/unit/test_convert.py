@@ -9,7 +9,7 @@ import pytest
 from aotlm.capture import convert as convert_module
 from aotlm.capture.convert import convert
 from aotlm.errors import AotlmError
-from aotlm.weights.layouts import DTYPES
+from aotlm.support.dtypes import DTYPES
 
 STORED = (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)
 
@@ -28,7 +28,7 @@ def test_the_bits_are_numpys(stored: Any, dtype: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(convert_module, "BLOCK_VALUES", 997)
     values = _spread(stored).reshape(2, -1)
     converted = convert(values, dtype, "x")
-    wanted = values.astype(np.float32).astype(DTYPES[dtype])
+    wanted = values.astype(np.float32).astype(DTYPES[dtype].numpy)
     assert (converted.dtype, converted.shape) == (wanted.dtype, wanted.shape)
     assert converted.tobytes() == wanted.tobytes()
 

@@ -31,7 +31,7 @@ LEAF_IMPORTS: dict[str, tuple[str, ...]] = {
     "support": ("errors",),
     "targets": ("errors",),
     "weights": ("errors", "support"),
-    "graph": ("errors", "weights"),
+    "graph": ("errors", "support", "weights"),
 }
 # What strings the stages together, and may see all of them.
 FACADES = ("__init__", "check", "driver", "repro")

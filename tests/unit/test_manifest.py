@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aotlm_runtime.bundle import manifest as schema
-from aotlm_runtime.errors import ManifestInvalid
+from aotlm_runtime.errors import ManifestInvalidError
 from tests.runtime import fake
 
 
@@ -59,7 +59,7 @@ def test_bytes_are_linear_in_the_sizes_of_a_call() -> None:
     [
         ({"more": 1}, "unknown field `more`"),
         ({"weights": 1}, r"Expected `str`, got `int` - at `\$.weights`"),
-        ({"format_version": 3}, "has format version 3, but this program reads versions 1 and 2"),
+        ({"format_version": 3}, "has format version 3, but this program reads version 2"),
         ({"weights": "w"}, "uses the file 'w' but does not list it"),
         ({"files": [{"path": "../x", "size_bytes": 0, "sha256": ""}]}, "not a plain relative path"),
     ],
@@ -68,7 +68,7 @@ def test_a_wrong_manifest_is_refused_in_one_sentence(
     path: Path, changes: dict[str, Any], sentence: str
 ) -> None:
     edit(path, **changes)
-    with pytest.raises(ManifestInvalid, match=sentence) as caught:
+    with pytest.raises(ManifestInvalidError, match=sentence) as caught:
         schema.read_manifest(path)
     assert "\n" not in str(caught.value)
 
@@ -98,7 +98,7 @@ def test_wrong_blocks_are_refused_in_one_sentence(
     edit(path, files=[*files, {**BLOCKS, "block_sha256": right}], block_size_bytes=4096)
     assert schema.read_manifest(path).files[-1].block_sha256 == right
     edit(path, files=[*files, {**BLOCKS, "block_sha256": blocks}], block_size_bytes=size)
-    with pytest.raises(ManifestInvalid, match=sentence) as caught:
+    with pytest.raises(ManifestInvalidError, match=sentence) as caught:
         schema.read_manifest(path)
     assert "\n" not in str(caught.value)
 
@@ -106,7 +106,7 @@ def test_wrong_blocks_are_refused_in_one_sentence(
 def test_a_manifest_of_format_1_is_still_read() -> None:
     path = Path(__file__).with_name("manifest-1.json")
     manifest = schema.read_manifest(path)
-    assert (manifest.format_version, manifest.block_size_bytes) == (1, 0)
+    assert (manifest.abi.version, manifest.block_size_bytes) == (1, 0)
     assert not any(file.block_sha256 for file in manifest.files)
     assert [tensor.name for tensor in manifest.abi.state][:2] == ["k_cache.0", "v_cache.0"]
     assert manifest.model.architecture == "Qwen2ForCausalLM"
@@ -115,12 +115,12 @@ def test_a_manifest_of_format_1_is_still_read() -> None:
 def test_files_out_of_order_are_refused(path: Path) -> None:
     files = json.loads(path.read_text())["files"]
     edit(path, files=files[::-1])
-    with pytest.raises(ManifestInvalid, match="twice or out of order"):
+    with pytest.raises(ManifestInvalidError, match="twice or out of order"):
         schema.read_manifest(path)
 
 
 def test_a_manifest_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ManifestInvalid, match=r"cannot read .*none.json: No such file"):
+    with pytest.raises(ManifestInvalidError, match=r"cannot read .*none.json: No such file"):
         schema.read_manifest(tmp_path / "none.json")
 
 

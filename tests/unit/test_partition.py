@@ -50,7 +50,7 @@ class _Runner(Model):
             tensors = build(function.graph.inputs[: function.n_tensors], function.graph.outputs)
             results = Interpreter(by_role(read)).run(tensors, given)
             values.update(zip(call.results, results, strict=True))
-        caches = [array for name, array in inputs.items() if "_cache." in name]
+        caches = [inputs[value.name] for value in program.inputs if value.state is not None]
         return [values[program.logits], *caches]
 
 
@@ -99,7 +99,7 @@ def test_each_call_has_its_own_weights_in_the_same_roles() -> None:
 
 def test_each_call_has_its_own_caches() -> None:
     for i, call in enumerate(_program(3).calls[1:-1]):
-        names = [value.name for value in call.operands if "_cache." in value.name]
+        names = [value.state.name for value in call.operands if value.state is not None]
         assert names == [f"k_cache.{i}", f"v_cache.{i}"]
 
 

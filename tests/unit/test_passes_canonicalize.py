@@ -3,8 +3,9 @@
 from hypothesis import given, settings
 
 from aotlm.graph import ops
-from aotlm.graph.dims import C, T
+from aotlm.graph.dims import T
 from aotlm.graph.ir import Graph, Node, make
+from aotlm.graph.state import kv_cache
 from aotlm.passes.canonicalize import Canonicalize
 from tests.unit.graphs import EXACT, Model, assert_same, computed, graph_of, the
 from tests.unit.views import chains
@@ -56,7 +57,7 @@ def test_attention_which_writes_its_cache_is_never_shared() -> None:
     m = Model()
     q, k = (m.input(name, 1, 2, T, 4) for name in "qk")
     positions = m.input("positions", 1, dtype="i64")
-    caches = m.input("k_cache.0", 2, 4, C), m.input("v_cache.0", 2, C, 4)
+    caches = kv_cache(0, 2, 4, 4)
     options = {"layer": 0, "scale": 1.0, "window": None, "softcap": None}
     one, other = (m.make(ops.ATTENTION, q, k, k, positions, *caches, **options) for _ in range(2))
     assert computed(_after(m, m.make(ops.ADD, one, other))).count("attention") == 2

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from aotlm.graph import ops
-from aotlm.graph.interpreter import DTYPES
 from aotlm.graph.ir import Graph, Node
 from aotlm.passes.mark_storage import MarkStorage
+from aotlm.support.dtypes import DTYPES
+from aotlm.weights.policy import POLICIES
 from tests.unit.decoders import decoder
 from tests.unit.graphs import EXACT, Model, assert_same, computed, graph_of
 
@@ -21,7 +22,7 @@ def _parameters(graph: Graph) -> dict[str, Node]:
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_matrices_are_stored_in_the_dtype_and_vectors_in_f32(dtype: str) -> None:
-    parameters = _parameters(MarkStorage(dtype).apply(_linear(Model())))
+    parameters = _parameters(MarkStorage(POLICIES[dtype]).apply(_linear(Model())))
     assert parameters["w.weight"].dtype == dtype
     assert parameters["w.bias"].dtype == "f32"
 
@@ -30,12 +31,12 @@ def test_matrices_are_stored_in_the_dtype_and_vectors_in_f32(dtype: str) -> None
 def test_the_linear_computes_with_the_rounded_weight(dtype: str) -> None:
     m = Model()
     before = _linear(m)
-    marked = MarkStorage(dtype).apply(before)
+    marked = MarkStorage(POLICIES[dtype]).apply(before)
     (y,) = m.run(marked)
     (exact,) = m.run(before)
     x = np.random.default_rng(sum(b"x")).standard_normal((1, 5, 8), np.float32)
-    x = x.astype(DTYPES[dtype]) if dtype == "bf16" else x
-    w = m.checkpoint["w.weight"].astype(DTYPES[dtype])
+    x = x.astype(DTYPES[dtype].numpy) if dtype == "bf16" else x
+    w = m.checkpoint["w.weight"].astype(DTYPES[dtype].numpy)
     expected = x.astype(np.float64) @ w.astype(np.float64).T + m.checkpoint["w.bias"]
     assert np.array_equal(y, expected.astype(np.float32))
     assert not np.array_equal(y, exact)
@@ -43,18 +44,18 @@ def test_the_linear_computes_with_the_rounded_weight(dtype: str) -> None:
 
 @pytest.mark.parametrize(("dtype", "casts"), [("f32", 0), ("f16", 0), ("bf16", 1)])
 def test_only_bf16_rounds_the_input_of_a_linear(dtype: str, casts: int) -> None:
-    assert computed(MarkStorage(dtype).apply(_linear(Model()))).count("cast") == casts
+    assert computed(MarkStorage(POLICIES[dtype]).apply(_linear(Model()))).count("cast") == casts
 
 
 def test_f32_changes_no_value() -> None:
     m = Model()
     before = decoder(m)
-    assert_same(m, before, MarkStorage("f32").apply(before), EXACT)
+    assert_same(m, before, MarkStorage(POLICIES["f32"]).apply(before), EXACT)
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_caches_and_the_embedding_have_the_dtype_and_the_rest_is_f32(dtype: str) -> None:
-    graph = MarkStorage(dtype).apply(decoder(Model()))
+    graph = MarkStorage(POLICIES[dtype]).apply(decoder(Model()))
     names = {node.attrs["name"]: node.dtype for node in graph.inputs if node.dtype != "i64"}
     assert set(names) == {"k_cache.0", "v_cache.0", "k_cache.1", "v_cache.1"}
     assert set(names.values()) == {dtype}

@@ -20,11 +20,12 @@ from aotlm.emit.plan_workspace import (
 )
 from aotlm.graph import ops
 from aotlm.graph.dims import Affine, C, Dim, T, evaluate
-from aotlm.graph.interpreter import DTYPES, Array, Interpreter
+from aotlm.graph.interpreter import Array, Interpreter
 from aotlm.graph.ir import Graph, Node, TensorType, build, make
 from aotlm.partition.partition import partition
 from aotlm.passes.base import run_pipeline
 from aotlm.passes.pipeline import graph_pipeline
+from aotlm.support.dtypes import DTYPES
 from tests.unit.decoders import Sizes, decoder
 from tests.unit.graphs import Model, by_role, graph_of
 from tests.unit.views import one_view
@@ -46,7 +47,7 @@ class _Machine:
         self.workspace = np.full(evaluate(plan.size_bytes, sizes), POISON, np.uint8)
 
     def memory(self, place: Placement) -> Array:
-        buffer, dtype = place.buffer, np.dtype(DTYPES[place.buffer.dtype])
+        buffer, dtype = place.buffer, np.dtype(DTYPES[place.buffer.dtype].numpy)
         if buffer.kind != "workspace":
             return self.buffers[buffer.kind][buffer.index].reshape(-1)
         begin = evaluate(buffer.offset_bytes, self.sizes)
@@ -71,7 +72,7 @@ class _Machine:
 
     def operand(self, node: Node) -> Array:
         if node.op is ops.SCALAR:
-            return np.asarray(node.attrs["value"], DTYPES[node.dtype])
+            return np.asarray(node.attrs["value"], DTYPES[node.dtype].numpy)
         return self.read(node) if node.op is ops.PARAMETER else self.value(node)
 
     def compute(self, node: Node) -> Array:
@@ -135,7 +136,7 @@ def _assert_plan_works(
     plan = plan_workspace(graph, scratch_bytes)
     inputs, wanted = _values(graph, sizes), _values(graph, sizes)
     outputs = [
-        np.zeros([evaluate(dim, sizes) for dim in node.shape], DTYPES[node.dtype])
+        np.zeros([evaluate(dim, sizes) for dim in node.shape], DTYPES[node.dtype].numpy)
         for node in graph.outputs
     ]
     _Machine(graph, plan, inputs, outputs, read, sizes).run()

@@ -6,11 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aotlm.graph.interpreter import gate_halves
-from aotlm.weights.layouts import DTYPES, LAYOUTS, Array
+from aotlm.support.dtypes import DTYPES
+from aotlm.weights.codecs import CODECS
+from aotlm.weights.layouts import Array
 from aotlm.weights.weight import Source, Weight, pack, unpack
 from tests.unit.readers import rounding
 
-MATRICES = st.sampled_from([key for key in LAYOUTS if key[0] != "vector"])
+MATRICES = st.sampled_from([(layout, codec) for layout in ("matrix", "panels") for codec in CODECS])
 ROWS, COLUMNS = st.integers(1, 150), st.integers(1, 40)
 
 
@@ -19,7 +21,7 @@ def _values(seed: int, *shape: int) -> Array:
 
 
 def _rounded(values: Array, dtype: str) -> Array:
-    rounded: Array = values.astype(DTYPES[dtype]).astype(np.float32)
+    rounded: Array = values.astype(DTYPES[dtype].numpy).astype(np.float32)
     return rounded
 
 
@@ -34,8 +36,8 @@ def test_sources_come_back_one_below_the_other(
     sources = tuple(Source(name, transposed=transposed) for name in parts)
     weight = Weight("w", sources, "rows", layout, dtype, (sum(rows), columns))
     packed = pack(weight, rounding(stored))
-    assert packed.shape == weight.stored_shape
-    assert packed.nbytes == weight.size_bytes
+    assert [array.shape for array in packed] == [plane.shape for plane in weight.planes]
+    assert sum(array.nbytes for array in packed) == weight.size_bytes
     whole = np.concatenate(list(parts.values()))
     assert np.array_equal(unpack(weight, packed), _rounded(whole, dtype))
 
@@ -82,8 +84,8 @@ def test_the_stored_shape_and_size_follow_from_the_layout(
     layout: str, dtype: str, shape: tuple[int, ...], stored: tuple[int, ...]
 ) -> None:
     weight = Weight("w", (Source("w"),), "rows", layout, dtype, shape)
-    assert weight.stored_shape == stored
-    assert weight.size_bytes == np.zeros(stored, DTYPES[dtype]).nbytes
+    assert [plane.shape for plane in weight.planes] == [stored]
+    assert weight.size_bytes == np.zeros(stored, DTYPES[dtype].numpy).nbytes
 
 
 def test_sources_that_do_not_fill_the_shape_are_a_defect() -> None:

@@ -14,9 +14,10 @@ import pytest
 from safetensors import safe_open
 
 from aotlm.errors import AotlmError
+from aotlm.support.dtypes import DTYPES
 from aotlm.weights import weight as weight_module
 from aotlm.weights.file import WeightFilePlan, plan_weight_file, write_weight_file
-from aotlm.weights.layouts import DTYPES, Array
+from aotlm.weights.layouts import Array
 from aotlm.weights.weight import Reader, Source, Weight, pack, unpack
 from tests.unit.readers import rounding
 
@@ -78,14 +79,14 @@ def test_a_source_without_a_name_is_zeros() -> None:
 
 def test_rows_of_zeros_count_from_their_first() -> None:
     weight = _rows("z", (6,), Source("", (2, 8)), layout="vector")
-    assert np.array_equal(pack(weight, _read), np.zeros(6))
+    assert np.array_equal(pack(weight, _read)[0], np.zeros(6))
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_rows_of_a_transposed_source_are_its_columns(dtype: str) -> None:
     source = Source("fused", (24, 48), transposed=True)
     weight = Weight("part", (source,), "rows", "panels", dtype, (24, HIDDEN))
-    expected = CHECKPOINT["fused"].T[24:48].astype(DTYPES[dtype])
+    expected = CHECKPOINT["fused"].T[24:48].astype(DTYPES[dtype].numpy)
     assert np.array_equal(unpack(weight, pack(weight, _read)), expected.astype(np.float32))
 
 
@@ -102,7 +103,7 @@ def test_gate_and_up_alternate_in_groups_of_16_rows_each_padded_to_16() -> None:
 def test_the_biases_of_gate_and_up_alternate_like_their_rows() -> None:
     sources = (Source("gate.bias"), Source("up.bias"))
     weight = Weight("gate+up.bias", sources, "gate_up", "vector", "f32", (96,))
-    packed = pack(weight, _read).reshape(3, 2, 16)
+    packed = pack(weight, _read)[0].reshape(3, 2, 16)
     assert np.array_equal(packed[:, 0].reshape(48)[:INTERMEDIATE], CHECKPOINT["gate.bias"])
     assert np.array_equal(packed[:, 1].reshape(48)[:INTERMEDIATE], CHECKPOINT["up.bias"])
     assert not packed[2, :, 8:].any()
@@ -124,8 +125,8 @@ def test_the_stock_library_reads_what_was_packed(tmp_path: Path) -> None:
     with safe_open(tmp_path / "w.safetensors", framework="pt") as file:
         for weight in WEIGHTS:
             tensor = file.get_tensor(weight.name)
-            assert tuple(tensor.shape) == weight.stored_shape
-            packed = pack(weight, _read).astype(np.float32)
+            assert tuple(tensor.shape) == weight.planes[0].shape
+            packed = pack(weight, _read)[0].astype(np.float32)
             assert np.array_equal(tensor.float().numpy(), packed)
 
 
@@ -139,7 +140,7 @@ def test_tensors_are_where_the_plan_says_and_the_data_starts_at_a_page(tmp_path:
     for weight in WEIGHTS:
         begin = data_start + plan.offsets_bytes[weight.name]
         assert begin % 64 == 0
-        assert content[begin : begin + weight.size_bytes] == pack(weight, _read).tobytes()
+        assert content[begin : begin + weight.size_bytes] == pack(weight, _read)[0].tobytes()
 
 
 def test_only_padding_lies_between_the_tensors(tmp_path: Path) -> None:

@@ -1,13 +1,13 @@
 """What a call has to read and to compute, from the weight file's own header."""
 
 import json
-import os
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aotlm_runtime.bundle.header import read_header
 from aotlm_runtime.bundle.manifest import Model
 from aotlm_runtime.bundle.reader import Bundle
 
@@ -73,7 +73,7 @@ def read_work(bundle: Bundle) -> Workload:
                 layer_weights += n_weights
     return Workload(
         np.array(ranges, np.int64),
-        bundle.manifest.abi.state_bytes_per_position,
+        bundle.manifest.abi.state_bytes.C,
         layer_weights,
         head_weights,
         _attention_flops(model),
@@ -87,9 +87,7 @@ def _attention_flops(model: Model) -> int:
 
 def _header(bundle: Bundle) -> dict[str, Any]:
     extent = bundle.extent(bundle.manifest.weights)
-    size = int.from_bytes(os.pread(extent.fd, 8, extent.offset), "little")
-    header: dict[str, Any] = json.loads(os.pread(extent.fd, size, extent.offset + 8))
-    return header
+    return read_header(extent.fd, extent.offset)
 
 
 def _ranges(begin: int, end: int) -> list[tuple[int, int]]:

@@ -6,15 +6,14 @@ written has sorted keys, two spaces of indent and a final newline.
 
 import hashlib
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from aotlm_runtime.errors import ManifestInvalid
+from aotlm_runtime.bundle import format1
+from aotlm_runtime.errors import ManifestInvalidError
 
 FORMAT_VERSION = 2
-# Since version 2, large files have digests of their blocks; nothing else changed.
-READABLE_VERSIONS = (1, FORMAT_VERSION)
 BLOCK_SIZE_BYTES = 1 << 22
 _BLOCK_ALIGNMENT_BYTES = 4096
 
@@ -41,36 +40,39 @@ class Bytes(Record, frozen=True, kw_only=True):
 
 
 class StateTensor(Record, frozen=True, kw_only=True):
-    """One tensor of the state; its offset and size in bytes are these numbers times C.
+    """One tensor of the state; its offset and size are linear in C.
 
-    `shape` holds ints and expressions in C ("C/64"); `dtype` is f32, f16 or bf16. A rewindable
-    tensor needs no repair when the session goes back to an earlier position.
+    `shape` holds ints and expressions in C ("C/64"); `dtype` is f32, f16 or bf16. `kind` says how
+    calls write it: "appended", each position at its own place. What can be cut needs no repair when
+    a session goes back to an earlier position, and another can take its first positions over.
     """
 
     name: str
     layer: int
+    kind: Literal["appended"]
     dtype: str
     shape: list[int | str]
-    offset_bytes_per_position: int
-    size_bytes_per_position: int
-    rewindable: bool
+    offset_bytes: Bytes
+    size_bytes: Bytes
+    can_be_cut: bool
 
 
 class Abi(Record, frozen=True, kw_only=True):
     """What the entry points take: the caller owns every buffer and sizes it from this.
 
     `weights_size_bytes` is the size of the weight file's data section; `error_codes` maps what the
-    entry points return (as decimal text) to a sentence; `digest` is `abi_digest` of this.
+    entry points return (as decimal text) to a sentence; `digest` is `abi_digest` of this. Version 1
+    had no context length among the arguments: it was told from the state's size.
     """
 
-    version: int = 1
+    version: int = 2
     prefill: str = "_mlir_ciface_forward_prefill"
     decode: str = "_mlir_ciface_forward_decode"
     batch: int = 1
     max_chunk_tokens: int = 512
     position_block: int = 64
     state: list[StateTensor]
-    state_bytes_per_position: int
+    state_bytes: Bytes
     prefill_workspace: Bytes
     decode_workspace: Bytes
     weights_size_bytes: int
@@ -147,7 +149,7 @@ class ModelFile(Record, frozen=True, kw_only=True):
 class Manifest(Record, frozen=True, kw_only=True):
     """`manifest.json` of a bundle; `files` lists every file but itself, sorted by path.
 
-    `block_size_bytes` holds for all of them; version 1 has no blocks.
+    `block_size_bytes` holds for all of them; format 1 had no blocks.
     """
 
     format_version: int = FORMAT_VERSION
@@ -179,12 +181,12 @@ def decode(data: bytes, kind: type[_Record], name: str) -> _Record:
     """Return the record that JSON text holds; `name` says in errors where the text is from.
 
     Raises:
-        ManifestInvalid: the text is not JSON, or not exactly of this kind.
+        ManifestInvalidError: the text is not JSON, or not exactly of this kind.
     """
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} is not a valid {_words(kind)}: {error}; "
             "it was edited or made by another version, so get the file again"
         ) from error
@@ -197,6 +199,10 @@ def abi_digest(abi: Abi) -> str:
     """
     fields = msgspec.to_builtins(abi)
     del fields["digest"]
+    return _digest(fields)
+
+
+def _digest(fields: dict[str, Any]) -> str:
     return hashlib.sha256(msgspec.json.encode(fields, order="sorted")).hexdigest()
 
 
@@ -204,16 +210,22 @@ def read_manifest(path: Path) -> Manifest:
     """Return the bundle manifest in the file `path`.
 
     Raises:
-        ManifestInvalid: the file cannot be read, is no manifest, or contradicts itself.
+        ManifestInvalidError: the file cannot be read, is no manifest, or contradicts itself.
     """
     return decode_manifest(_read(path), str(path))
 
 
 def decode_manifest(data: bytes, name: str) -> Manifest:
-    """Return the manifest that `data` holds, checked against itself; see `read_manifest`."""
-    _check_version(data, name)
-    manifest = decode(data, Manifest, name)
-    _check_abi(manifest.abi, name)
+    """Return the manifest that `data` holds, checked against itself; see `read_manifest`.
+
+    One of format 1 is returned in today's form.
+    """
+    if decode_version(data, name) == format1.VERSION:
+        manifest = _decode_format1(data, name)
+    else:
+        _check_version(data, name)
+        manifest = decode(data, Manifest, name)
+        _check_digest(manifest.abi.digest, abi_digest(manifest.abi), name)
     _check_paths(manifest, name)
     _check_blocks(manifest, name)
     return manifest
@@ -223,12 +235,12 @@ def read_model_file(path: Path) -> ModelFile:
     """Return the `model.json` at `path`.
 
     Raises:
-        ManifestInvalid: the file cannot be read, is no such file, or contradicts itself.
+        ManifestInvalidError: the file cannot be read, is no such file, or contradicts itself.
     """
     data = _read(path)
     _check_version(data, str(path))
     model_file = decode(data, ModelFile, str(path))
-    _check_abi(model_file.abi, str(path))
+    _check_digest(model_file.abi.digest, abi_digest(model_file.abi), str(path))
     return model_file
 
 
@@ -243,7 +255,7 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"cannot read {path}: {error.strerror}; give the folder or archive that holds it"
         ) from error
 
@@ -256,10 +268,10 @@ def _words(kind: type[Record]) -> str:
 
 def _check_version(data: bytes, name: str) -> None:
     version = decode_version(data, name)
-    if version not in READABLE_VERSIONS:
-        raise ManifestInvalid(
-            f"{name} has format version {version}, but this program reads versions "
-            f"{' and '.join(map(str, READABLE_VERSIONS))}; use the release of aotlm that made it"
+    if version != FORMAT_VERSION:
+        raise ManifestInvalidError(
+            f"{name} has format version {version}, but this program reads version "
+            f"{FORMAT_VERSION}; use the release of aotlm that made it"
         )
 
 
@@ -268,30 +280,43 @@ def decode_version(data: bytes, name: str) -> int:
     try:
         return msgspec.json.decode(data, type=_Version).format_version
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} has no readable format version: {error}; get the file again"
         ) from error
 
 
-def _check_abi(abi: Abi, name: str) -> None:
-    digest = abi_digest(abi)
-    if abi.digest != digest:
-        raise ManifestInvalid(
-            f"{name} was edited: its ABI has the digest {digest}, but it states {abi.digest}; "
+def _check_digest(stated: object, digest: str, name: str) -> None:
+    if stated != digest:
+        raise ManifestInvalidError(
+            f"{name} was edited: its ABI has the digest {digest}, but it states {stated}; "
             "get the file again"
         )
+
+
+def _decode_format1(data: bytes, name: str) -> Manifest:
+    try:
+        found = msgspec.json.decode(data)
+        abi = dict(found["abi"])
+        manifest = msgspec.convert(format1.upgraded(found), Manifest)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ManifestInvalidError(
+            f"{name} is not a valid manifest of format {format1.VERSION}: {error}; "
+            "it was edited, so get the file again"
+        ) from error
+    _check_digest(abi.pop("digest"), _digest(abi), name)
+    return manifest
 
 
 def _check_paths(manifest: Manifest, name: str) -> None:
     listed = [file.path for file in manifest.files]
     unsafe = [path for path in listed if not is_safe_path(path)]
     if unsafe:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} lists the path {unsafe[0]!r}, which is not a plain relative path; "
             "do not use this bundle"
         )
     if listed != sorted(set(listed)):
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} lists its files twice or out of order; make the bundle again"
         )
     libraries = [
@@ -299,7 +324,7 @@ def _check_paths(manifest: Manifest, name: str) -> None:
     ]
     for path in (manifest.weights, *manifest.tokenizer_files, *libraries):
         if path not in listed:
-            raise ManifestInvalid(
+            raise ManifestInvalidError(
                 f"{name} uses the file {path!r} but does not list it; make the bundle again"
             )
 
@@ -308,14 +333,14 @@ def _check_blocks(manifest: Manifest, name: str) -> None:
     size = manifest.block_size_bytes
     divided = [file for file in manifest.files if file.block_sha256]
     if divided and (size <= 0 or size % _BLOCK_ALIGNMENT_BYTES):
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} has digests of blocks of {size} bytes, but a block must have a multiple of "
             f"{_BLOCK_ALIGNMENT_BYTES}; make the bundle again"
         )
     for file in divided:
         wanted = -(-file.size_bytes // size)
         if len(file.block_sha256) != wanted:
-            raise ManifestInvalid(
+            raise ManifestInvalidError(
                 f"{name} has {len(file.block_sha256)} digests of blocks for {file.path!r}, but its "
                 f"{file.size_bytes} bytes are {wanted} blocks of {size}; make the bundle again"
             )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
-from aotlm_runtime.errors import FileChanged
+from aotlm_runtime.errors import FileChangedError
 from aotlm_runtime.host import memory
 
 _CHUNK_BYTES = 1 << 22
@@ -38,12 +38,12 @@ class Block:
         """Compare the bytes with the digest.
 
         Raises:
-            FileChanged: they are others, or cannot be read.
+            FileChangedError: they are others, or cannot be read.
         """
         try:
             digest = _digest(self.fd, self.begin, self.size_bytes)
         except (OSError, ValueError) as error:
-            raise FileChanged(
+            raise FileChangedError(
                 f"{self.name} cannot be read any more: {error}; get the bundle again"
             ) from error
         compare(self.name, digest, self.sha256)
@@ -53,10 +53,10 @@ def compare(name: str, digest: str, wanted: str) -> None:
     """Compare what was found with what the manifest says of `name`.
 
     Raises:
-        FileChanged: they differ.
+        FileChangedError: they differ.
     """
     if digest != wanted:
-        raise FileChanged(
+        raise FileChangedError(
             f"{name} was edited or damaged: its sha256 is {digest}, but the manifest says "
             f"{wanted}; get the bundle again"
         )
@@ -99,7 +99,7 @@ class Verification:
         """Return at once, whether or not it has ended.
 
         Raises:
-            FileChanged: it has ended, and a block is damaged.
+            FileChangedError: it has ended, and a block is damaged.
         """
         if self._damage and self._seconds is not None:
             error = self._damage[min(self._damage)]
@@ -109,7 +109,7 @@ class Verification:
         """Return when every block was compared; `display` shows that to those who wait.
 
         Raises:
-            FileChanged: a block is damaged.
+            FileChangedError: a block is damaged.
         """
         if self._seconds is None:
             with display(self._left_bytes) as progress:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aotlm_runtime.errors import PromptInvalid, TextInvalid
+from aotlm_runtime.errors import PromptInvalidError, TextInvalidError
 
 if TYPE_CHECKING:
     from aotlm_runtime.bundle.reader import Bundle
@@ -160,7 +160,7 @@ def _read_text(path: Path) -> str:
     try:
         return _decode(path.read_bytes(), str(path))
     except OSError as error:
-        raise TextInvalid(
+        raise TextInvalidError(
             f"cannot read {path}: {error.strerror}; name a file of plain text"
         ) from error
 
@@ -169,7 +169,7 @@ def _decode(data: bytes, name: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise PromptInvalid(
+        raise PromptInvalidError(
             f"{name} is not UTF-8 at byte {error.start}; convert it first"
         ) from error
 

@@ -22,7 +22,7 @@ def facts(bundle: Bundle) -> dict[str, Any]:
         "kv_dtype": " ".join(sorted({tensor.dtype for tensor in manifest.abi.state})),
         "context": model.context_length,
         "vocabulary": model.vocab_size,
-        "cache_bytes_per_token": manifest.abi.state_bytes_per_position,
+        "cache_bytes_per_token": manifest.abi.state_bytes.C,
         "chat_template": _has_template(manifest),
         "size_bytes": bundle.size_bytes,
         "targets": {

@@ -98,7 +98,7 @@ def read_options(arguments: argparse.Namespace) -> "GenerationOptions":
     """Return what the flags of ANSWER and SAMPLING ask for.
 
     Raises:
-        OptionInvalid: a value is outside its range.
+        OptionInvalidError: a value is outside its range.
     """
     from aotlm_runtime.generate.stream import GenerationOptions
 
@@ -113,7 +113,7 @@ def read_sampling(arguments: argparse.Namespace) -> "SamplingParams":
     """Return what the flags of SAMPLING ask for.
 
     Raises:
-        OptionInvalid: a value is outside its range.
+        OptionInvalidError: a value is outside its range.
     """
     from aotlm_runtime.generate.sampling import SamplingParams
 

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from aotlm_runtime.cli import commands, flags
 from aotlm_runtime.cli.flags import Flag, add_flags
-from aotlm_runtime.errors import AotlmRuntimeError
+from aotlm_runtime.errors import AotlmError
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells say it
 
@@ -93,11 +93,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         run: Callable[[argparse.Namespace], int] = arguments.execute
         return run(arguments)
-    except AotlmRuntimeError as error:
+    except AotlmError as error:
         if arguments.debug:
             traceback.print_exc()
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return error.exit_code
     except BrokenPipeError:
         # Who read our output has seen enough; the interpreter must not flush into the pipe again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from aotlm_runtime.cli.flags import read_sampling
-from aotlm_runtime.errors import OptionInvalid, PortUnavailable
+from aotlm_runtime.errors import OptionInvalidError, PortUnavailableError
 
 if TYPE_CHECKING:
     from aotlm_runtime.model import Model
@@ -21,16 +21,18 @@ def serve(arguments: argparse.Namespace, load: Callable[[], "Model"]) -> int:
     """Serve until a signal ends it; return the exit code.
 
     Raises:
-        OptionInvalid: a value is outside its range.
-        PortUnavailable: nobody can listen at that address.
+        OptionInvalidError: a value is outside its range.
+        PortUnavailableError: nobody can listen at that address.
     """
     sampling = read_sampling(arguments)
     key = arguments.api_key or os.environ.get(_KEY_VARIABLE) or None
     if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
-        raise OptionInvalid("the API key has characters that no header takes; use letters")
+        raise OptionInvalidError("the API key has characters that no header takes; use letters")
     port = 8080 if arguments.port is None else arguments.port
     if port > _LAST_PORT:
-        raise OptionInvalid(f"there is no port {port}: the last is {_LAST_PORT}; choose another")
+        raise OptionInvalidError(
+            f"there is no port {port}: the last is {_LAST_PORT}; choose another"
+        )
     with _listen(arguments.host or "127.0.0.1", port) as listener:
         model = load()
         from aotlm_runtime.server.run import ServeOptions, run
@@ -50,7 +52,7 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server(address[:2], family=family)
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (while")[0]
-        raise PortUnavailable(
+        raise PortUnavailableError(
             f"cannot listen on port {port} of {host}: {reason}; choose others with --port and "
             "--host"
         ) from error

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aotlm_runtime.bundle.manifest import Abi, Library
-from aotlm_runtime.errors import CallFailed, CpuUnsupported, LibraryInvalid
+from aotlm_runtime.errors import CallFailedError, CpuUnsupportedError, LibraryInvalidError
 
 Entry = Literal["prefill", "decode"]
 
@@ -20,7 +20,7 @@ def choose_library(libraries: Sequence[Library], features: Iterable[str]) -> Lib
     """Return the library that uses the most of a CPU's features and none that it lacks.
 
     Raises:
-        CpuUnsupported: every library needs something that the CPU lacks.
+        CpuUnsupportedError: every library needs something that the CPU lacks.
     """
     present = frozenset(features)
     usable = [library for library in libraries if present.issuperset(library.features)]
@@ -30,7 +30,7 @@ def choose_library(libraries: Sequence[Library], features: Iterable[str]) -> Lib
         f"{library.target} needs {', '.join(sorted(set(library.features) - present))}"
         for library in libraries
     )
-    raise CpuUnsupported(
+    raise CpuUnsupportedError(
         f"this CPU cannot run the bundle: {missing or 'it holds no library'}; "
         "get a bundle that was compiled for an older CPU"
     )
@@ -46,7 +46,7 @@ class CompiledModel:
         """Load the library whose file holds `shared`.
 
         Raises:
-            LibraryInvalid: it cannot be loaded, or was compiled for another manifest.
+            LibraryInvalidError: it cannot be loaded, or was compiled for another manifest.
         """
         self._codes = abi.error_codes
         loaded = _load(shared)
@@ -58,21 +58,23 @@ class CompiledModel:
                 "decode": loaded[abi.decode],
             }
         except AttributeError as error:
-            raise LibraryInvalid(
+            raise LibraryInvalidError(
                 f"the compiled library lacks a function: {error}; compile the model again"
             ) from error
         self._loaded = loaded
         digest.restype = ctypes.c_char_p
         found = (digest() or b"").decode("ascii", "replace")
         if found != abi.digest:
-            raise LibraryInvalid(
+            raise LibraryInvalidError(
                 f"the compiled library has the ABI digest {found}, but the manifest says "
                 f"{abi.digest}; compile and package the model again"
             )
         self._set_threads.argtypes = [ctypes.c_int32]
         self._set_threads.restype = None
+        self._takes_context_length = abi.version > 1
+        array, number = [ctypes.c_void_p], [ctypes.c_int64] * self._takes_context_length
         for function in self._entries.values():
-            function.argtypes = [ctypes.c_void_p] * 6
+            function.argtypes = [*array * 3, *number, *array * 3]
             function.restype = ctypes.c_int32
 
     def set_threads(self, n_threads: int) -> None:
@@ -103,10 +105,10 @@ class CompiledModel:
         where `can_measure` says so: turns [n] i64 of the inner loop, sums [n] f32 to start with.
 
         Raises:
-            LibraryInvalid: the library has no such function.
+            LibraryInvalidError: the library has no such function.
         """
         if not self.can_measure(name):
-            raise LibraryInvalid(
+            raise LibraryInvalidError(
                 f"the compiled library cannot measure {name}: it was made by an earlier version; "
                 "compile and package the model again"
             )
@@ -114,21 +116,36 @@ class CompiledModel:
         function.restype = None
         function(*(ctypes.byref(describe(buffer)) for buffer in buffers))
 
-    def forward(self, entry: Entry, *buffers: NDArray[Any]) -> None:
-        """Call an entry point with weights, tokens, positions, state, workspace and logits.
+    def forward(
+        self,
+        entry: Entry,
+        weights: NDArray[np.int8],
+        tokens: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        context_length: int,
+        state: NDArray[np.int8],
+        workspace: NDArray[np.int8],
+        logits: NDArray[np.float32],
+    ) -> None:
+        """Call an entry point.
 
-        Shapes: [bytes] i8, [1, T] i64, [1] i64, [1, bytes] i8, [bytes] i8, [1, R, V] f32.
+        Shapes: weights [bytes], tokens [1, T], positions [1], state [1, bytes], workspace [bytes],
+        logits [1, R, V]. context_length: the positions of the state, C.
 
         Raises:
-            CallFailed: it returned an error code; no buffer was written then.
+            CallFailedError: it returned an error code; no buffer was written then.
         """
-        descriptors = [describe(buffer) for buffer in buffers]
-        code = self._entries[entry](*map(ctypes.addressof, descriptors))
+        inputs = [describe(array) for array in (weights, tokens, positions)]
+        memory = [describe(array) for array in (state, workspace, logits)]
+        number = [context_length] * self._takes_context_length
+        code = self._entries[entry](
+            *map(ctypes.addressof, inputs), *number, *map(ctypes.addressof, memory)
+        )
         if code:
             meaning = self._codes.get(str(code), "the manifest does not say what that means")
-            tokens, positions = buffers[1], buffers[2]
-            raise CallFailed(
-                f"{entry} of {tokens.shape[-1]} tokens at position {int(positions[0])} failed "
+            where = " and ".join(map(str, positions.tolist())) or "none"
+            raise CallFailedError(
+                f"{entry} of {tokens.shape[-1]} tokens at position {where} failed "
                 f"with code {code}: {meaning}"
             )
 
@@ -171,7 +188,7 @@ def _load(shared: bytes) -> Any:
             path.write_bytes(shared)
             return ctypes.CDLL(str(path))
     except OSError as error:
-        raise LibraryInvalid(
+        raise LibraryInvalidError(
             f"cannot load the compiled library: {error}; check that TMPDIR allows execution "
             "and that this machine has the architecture that the bundle is for"
         ) from error

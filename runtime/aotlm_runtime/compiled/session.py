@@ -3,14 +3,14 @@
 import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aotlm_runtime.bundle.manifest import Abi
 from aotlm_runtime.compiled.library import Entry
-from aotlm_runtime.errors import ContextExceeded, OptionInvalid, PromptInvalid
+from aotlm_runtime.errors import ContextExceededError, OptionInvalidError, PromptInvalidError
 from aotlm_runtime.host import memory
 
 # Scoring asks for logits of every token; chunks of this size bound the memory of the rows.
@@ -25,7 +25,18 @@ class Forward(Protocol):
     def set_threads(self, n_threads: int) -> None:
         """Set the number of threads of later calls."""
 
-    def forward(self, entry: Entry, *buffers: NDArray[Any]) -> None:
+    def forward(
+        self,
+        entry: Entry,
+        weights: NDArray[np.int8],
+        tokens: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        context_length: int,
+        state: NDArray[np.int8],
+        workspace: NDArray[np.int8],
+        logits: NDArray[np.float32],
+        /,
+    ) -> None:
         """Run one call on the buffers; see `library.CompiledModel.forward`."""
 
 
@@ -56,9 +67,10 @@ class Session:
         self._abi = abi
         self.weights = weights
         self._max_chunk = abi.max_chunk_tokens
-        self.is_rewindable = all(tensor.rewindable for tensor in abi.state)
+        self.is_rewindable = all(tensor.can_be_cut for tensor in abi.state)
         length = -(-context // abi.position_block) * abi.position_block
-        self._state = memory.zeros(length * abi.state_bytes_per_position)[None]
+        self._length = length
+        self._state = memory.zeros(abi.state_bytes.at(C=length))[None]
         self._workspace = memory.zeros(_workspace_bytes(abi, length, threads))
         rows = min(SCORE_CHUNK_TOKENS, self._max_chunk)
         self._logits = memory.zeros(4 * rows * vocab_size).view(np.float32).reshape(rows, -1)
@@ -91,8 +103,8 @@ class Session:
         """Append tokens, in chunks; return the logits after the last one: [V] f32.
 
         Raises:
-            ContextExceeded: they do not fit; nothing was computed then.
-            PromptInvalid: there are none.
+            ContextExceededError: they do not fit; nothing was computed then.
+            PromptInvalidError: there are none.
         """
         self.check_room(ids)
         last = (len(ids) - 1) // self._max_chunk * self._max_chunk
@@ -104,8 +116,8 @@ class Session:
         """Append tokens and yield the logits after each, some rows at a time: [rows, V] f32.
 
         Raises:
-            ContextExceeded: they do not fit; nothing was computed then.
-            PromptInvalid: there are none.
+            ContextExceededError: they do not fit; nothing was computed then.
+            PromptInvalidError: there are none.
         """
         self.check_room(ids)
         for start in range(0, len(ids), len(self._logits)):
@@ -116,7 +128,7 @@ class Session:
         """Append one token and return the logits after it: [V] f32.
 
         Raises:
-            ContextExceeded: the context is full.
+            ContextExceededError: the context is full.
         """
         self.check_room([token])
         return self._call("decode", [token], n_rows=1).reshape(-1)
@@ -130,10 +142,10 @@ class Session:
         """Forget the tokens from `position` on; state that cannot be rewound is computed again.
 
         Raises:
-            OptionInvalid: the session has not reached that position.
+            OptionInvalidError: the session has not reached that position.
         """
         if not 0 <= position <= self.position:
-            raise OptionInvalid(
+            raise OptionInvalidError(
                 f"cannot rewind to position {position}: the session is at {self.position}; "
                 "name an earlier position"
             )
@@ -153,8 +165,8 @@ class Session:
         cannot be rewound is only kept if all of it is shared.
 
         Raises:
-            ContextExceeded: `ids` do not fit the context; the session is unchanged.
-            PromptInvalid: there are none.
+            ContextExceededError: `ids` do not fit the context; the session is unchanged.
+            PromptInvalidError: there are none.
         """
         self.check_room(ids, position=0)
         shared = common_prefix(self.tokens, ids[:-1])
@@ -167,10 +179,12 @@ class Session:
         """Take over a fork's first tokens and their state, in place of what is here.
 
         Raises:
-            OptionInvalid: the state cannot be cut at a position.
+            OptionInvalidError: the state cannot be cut at a position.
         """
         if not self.is_rewindable:
-            raise OptionInvalid("the model's state cannot be cut at a position; prefill the tokens")
+            raise OptionInvalidError(
+                "the model's state cannot be cut at a position; prefill the tokens"
+            )
         tokens = other.tokens[:n_tokens]
         own, theirs = self._state_before(len(tokens)), other._state_before(len(tokens))
         for target, source in zip(own, theirs, strict=True):
@@ -179,10 +193,10 @@ class Session:
 
     def _state_before(self, n_tokens: int) -> Iterator[NDArray[np.int8]]:
         """Yield the part of each tensor of the state that holds the first positions."""
-        length = self._state.nbytes // self._abi.state_bytes_per_position
+        length = self._length
         for tensor in self._abi.state:
-            start = tensor.offset_bytes_per_position * length
-            stored = self._state[0, start : start + tensor.size_bytes_per_position * length]
+            start = tensor.offset_bytes.at(C=length)
+            stored = self._state[0, start : start + tensor.size_bytes.at(C=length)]
             axis = next(i for i, size in enumerate(tensor.shape) if isinstance(size, str))
             per_row = int(str(tensor.shape[axis]).removeprefix("C/").replace("C", "1"))
             sizes = [size for size in tensor.shape[:axis] if isinstance(size, int)]
@@ -193,15 +207,15 @@ class Session:
         """Check that `ids` fit behind `position`, by default behind what the session holds.
 
         Raises:
-            ContextExceeded: they do not.
-            PromptInvalid: there are none.
+            ContextExceededError: they do not.
+            PromptInvalidError: there are none.
         """
         position = self.position if position is None else position
         if not ids:
-            raise PromptInvalid("the prompt has no tokens; give at least one word")
+            raise PromptInvalidError("the prompt has no tokens; give at least one word")
         if position + len(ids) > self.context_length:
             after = f" after {position} earlier ones" if position else ""
-            raise ContextExceeded(
+            raise ContextExceededError(
                 f"the prompt has {len(ids)} tokens{after}, but the context holds "
                 f"{self.context_length}; shorten it or load the model with a longer context"
             )
@@ -213,6 +227,7 @@ class Session:
             self.weights,
             np.array([ids], np.int64),
             np.array([self.position], np.int64),
+            self._length,
             self._state,
             self._workspace,
             logits[None],

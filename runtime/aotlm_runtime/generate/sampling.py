@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aotlm_runtime.compiled.session import Logits
-from aotlm_runtime.errors import LogitsInvalid, OptionInvalid
+from aotlm_runtime.errors import LogitsInvalidError, OptionInvalidError
 
 SEEDS = 1 << 63  # a seed is below it
 
@@ -21,7 +21,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How tokens are chosen. The defaults are greedy, with everything off.
 
     Raises:
-        OptionInvalid: a value is outside its range.
+        OptionInvalidError: a value is outside its range.
     """
 
     temperature: float = 0.0  # 0 chooses the most likely token
@@ -60,7 +60,7 @@ class Sampler:
         """Return the next id. logits: [V] f32; `ids` are all tokens so far, the prompt's too.
 
         Raises:
-            LogitsInvalid: the largest logit is not a finite number (NaN counts as the largest).
+            LogitsInvalidError: the largest logit is not a finite number (NaN counts as largest).
         """
         scores = self._penalized(logits, ids)[: self.vocabulary]
         if self._sampling.temperature == 0:
@@ -109,11 +109,11 @@ def argmax(logits: Logits) -> int:
     """Return the id with the largest logit, the smallest of equal ones.
 
     Raises:
-        LogitsInvalid: that logit is not a finite number (NaN counts as the largest).
+        LogitsInvalidError: that logit is not a finite number (NaN counts as the largest).
     """
     token = int(np.argmax(logits))
     if not math.isfinite(logits[token]):
-        raise LogitsInvalid(
+        raise LogitsInvalidError(
             f"the model computed {logits[token]} as the largest logit, of id {token}; "
             "import the model with another dtype"
         )
@@ -145,4 +145,4 @@ def _nucleus(weights: Logits, top_p: float) -> NDArray[np.int64]:
 
 def _check(name: str, value: float, is_valid: bool, wanted: str) -> None:
     if not (is_valid and math.isfinite(value)):
-        raise OptionInvalid(f"{name} is {value}, but must be {wanted}; change it")
+        raise OptionInvalidError(f"{name} is {value}, but must be {wanted}; change it")

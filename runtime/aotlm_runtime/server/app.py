@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aotlm_runtime.errors import AotlmRuntimeError
+from aotlm_runtime.errors import AotlmError
 from aotlm_runtime.generate.sampling import SamplingParams
 from aotlm_runtime.generate.stream import TextDelta
 from aotlm_runtime.model import GenerationStats
@@ -59,7 +59,7 @@ def make_app(
         for path, (endpoint, method) in keyed.items()
     ]
     routes += [Route("/", server.page), Route("/health", server.health)]
-    told = (ApiError, AotlmRuntimeError, Cancelled, ClientDisconnect, Exception)
+    told = (ApiError, AotlmError, Cancelled, ClientDisconnect, Exception)
     handlers: Any = {HTTPException: _refuse_path, **dict.fromkeys(told, _tell)}
     counted = Middleware(_Counted, metrics=metrics, paths=[route.path for route in routes])
     return Starlette(routes=routes, exception_handlers=handlers, middleware=[counted])

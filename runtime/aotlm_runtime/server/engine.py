@@ -7,7 +7,7 @@ import traceback
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from aotlm_runtime.errors import AotlmRuntimeError
+from aotlm_runtime.errors import AotlmError
 from aotlm_runtime.generate.stream import GenerationOptions, TextDelta
 from aotlm_runtime.model import GenerationStats, Model
 from aotlm_runtime.server.api_errors import stopping, too_many
@@ -81,7 +81,7 @@ class Engine:
         """Start a request, or let it wait for its turn.
 
         Raises:
-            ContextExceeded: the prompt is longer than the context.
+            ContextExceededError: the prompt is longer than the context.
             Problem: too many requests wait, or the server is stopping.
         """
         self.model.session.check_room(ids, position=0)
@@ -145,7 +145,7 @@ class Engine:
             self._metrics.count(outcome, seconds)
         elif isinstance(outcome, Cancelled):
             self._metrics.cancelled.inc()
-        elif isinstance(outcome, Exception) and not isinstance(outcome, AotlmRuntimeError):
+        elif isinstance(outcome, Exception) and not isinstance(outcome, AotlmError):
             traceback.print_exception(outcome, file=sys.stderr)
         job.events.put_nowait(outcome)
         if not self._is_stopping and (following := self._waiting.pop()) is not None:

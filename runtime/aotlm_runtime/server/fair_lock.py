@@ -4,8 +4,6 @@ import threading
 from collections import deque
 from typing import Any
 
-from numpy.typing import NDArray
-
 from aotlm_runtime.compiled.library import Entry
 from aotlm_runtime.compiled.session import Forward
 
@@ -55,7 +53,7 @@ class ScheduledModel:
         """Set the number of threads of later calls, of all sessions."""
         self._compiled.set_threads(n_threads)
 
-    def forward(self, entry: Entry, *buffers: NDArray[Any]) -> None:
+    def forward(self, entry: Entry, /, *arguments: Any) -> None:
         """Run one call in turn.
 
         Raises:
@@ -64,4 +62,4 @@ class ScheduledModel:
         with self._turns:
             if self.is_cancelled:
                 raise Cancelled
-            self._compiled.forward(entry, *buffers)
+            self._compiled.forward(entry, *arguments)

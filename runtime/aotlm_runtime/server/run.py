@@ -10,7 +10,7 @@ from types import FrameType
 
 import uvicorn
 
-from aotlm_runtime.errors import AotlmRuntimeError
+from aotlm_runtime.errors import AotlmError
 from aotlm_runtime.generate.sampling import SamplingParams
 from aotlm_runtime.model import Model
 from aotlm_runtime.server.app import make_app
@@ -70,7 +70,7 @@ def _report_damage(model: Model) -> None:
     """Tell who runs the server what each request is told."""
     try:
         model.wait_until_verified()
-    except AotlmRuntimeError as error:
+    except AotlmError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
 
 

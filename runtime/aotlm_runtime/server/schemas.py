@@ -272,7 +272,7 @@ def options(request: Request, defaults: SamplingParams) -> GenerationOptions:
     """Return the options of a request; `defaults` hold where it says nothing.
 
     Raises:
-        OptionInvalid: a value is outside its range.
+        OptionInvalidError: a value is outside its range.
         Problem: too many log probabilities are asked for.
     """
     given: Mapping[str, Any] = {

@@ -9,7 +9,7 @@ import jinja2
 import jinja2.ext
 import jinja2.sandbox
 
-from aotlm_runtime.errors import TemplateFailed
+from aotlm_runtime.errors import TemplateFailedError, TemplateInvalidError
 
 Message = Mapping[str, Any]
 
@@ -23,13 +23,13 @@ class ChatTemplate:
         """Compile the template.
 
         Raises:
-            TemplateFailed: its syntax is wrong.
+            TemplateInvalidError: its syntax is wrong.
         """
         self._special_tokens = dict(special_tokens)
         try:
             self._template = _environment().from_string(source)
         except jinja2.TemplateError as error:
-            raise TemplateFailed(
+            raise TemplateInvalidError(
                 f"the chat template does not compile: {error}; use --raw to go without it"
             ) from error
 
@@ -37,7 +37,7 @@ class ChatTemplate:
         """Return the text that asks for the assistant's next message.
 
         Raises:
-            TemplateFailed: the template refused the messages.
+            TemplateFailedError: the template refused the messages.
         """
         try:
             return self._template.render(
@@ -49,7 +49,7 @@ class ChatTemplate:
             )
         # A template computes: it can divide by zero or add a string to a number.
         except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-            raise TemplateFailed(
+            raise TemplateFailedError(
                 f"the chat template failed on {len(messages)} messages: {error}; "
                 "use --raw to go without it"
             ) from error

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from aotlm_runtime.errors import TokenizerInvalid
+from aotlm_runtime.errors import TemplateMissingError, TokenizerInvalidError
 from aotlm_runtime.text.control_tokens import Control, EscapedMessages, PlainTokenizer, check_text
 from aotlm_runtime.text.detokenizer import Detokenizer
 from aotlm_runtime.text.thinking import KNOWN_TAGS, Splitter, Tags
@@ -32,7 +32,7 @@ class Tokenizer:
         """Read the tokenizer from its files, by name without folder.
 
         Raises:
-            TokenizerInvalid: `tokenizer.json` is missing or cannot be used.
+            TokenizerInvalidError: `tokenizer.json` is missing or cannot be used.
         """
         self._files = dict(files)
         self._tokenizer = _load(self._files)
@@ -56,7 +56,7 @@ class Tokenizer:
         gets no second one.
 
         Raises:
-            PromptInvalid: the text holds lone surrogates, so it has no UTF-8.
+            PromptInvalidError: the text holds lone surrogates, so it has no UTF-8.
         """
         if not raw:
             typed = self._typed(text)
@@ -73,12 +73,12 @@ class Tokenizer:
         templates look for.
 
         Raises:
-            PromptInvalid: a message holds lone surrogates, so it has no UTF-8.
-            TemplateFailed: the template refused the messages.
-            TokenizerInvalid: the model has no template.
+            PromptInvalidError: a message holds lone surrogates, so it has no UTF-8.
+            TemplateFailedError: the template refused the messages.
+            TemplateMissingError: the model has no template.
         """
         if self.template is None:
-            raise TokenizerInvalid(
+            raise TemplateMissingError(
                 "the model has no chat template; use --raw to let it continue plain text"
             )
         typed = self._typed(messages)
@@ -165,14 +165,14 @@ def _load(files: Mapping[str, bytes]) -> "HfTokenizer":
     from tokenizers import Tokenizer as HfTokenizer
 
     if "tokenizer.json" not in files:
-        raise TokenizerInvalid(
+        raise TokenizerInvalidError(
             f"the bundle has no tokenizer.json, only {', '.join(sorted(files)) or 'nothing'}; "
             "import the model with its tokenizer"
         )
     try:
         tokenizer = HfTokenizer.from_buffer(files["tokenizer.json"])
     except Exception as error:  # the library raises plain Exception
-        raise TokenizerInvalid(
+        raise TokenizerInvalidError(
             f"tokenizer.json cannot be used: {error}; import the model again"
         ) from error
     tokenizer.no_truncation()
@@ -220,5 +220,7 @@ def _parse_json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
     try:
         value = json.loads(files.get(name, b"{}"))
     except ValueError as error:
-        raise TokenizerInvalid(f"{name} is not JSON: {error}; import the model again") from error
+        raise TokenizerInvalidError(
+            f"{name} is not JSON: {error}; import the model again"
+        ) from error
     return value if isinstance(value, dict) else {}

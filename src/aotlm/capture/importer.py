@@ -6,7 +6,6 @@ tensors, attention nodes receive their layer's KV cache as explicit operands.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,20 +13,18 @@ import sympy
 import torch
 from torch.export.graph_signature import InputKind
 
-from aotlm.capture.aten import DTYPES, TABLE
-from aotlm.capture.nodes import is_attention, is_known, is_skipped, is_symbolic, needed
+from aotlm.capture.aten import TABLE
+from aotlm.capture.nodes import as_written, is_attention, is_known, is_skipped, is_symbolic, needed
+from aotlm.capture.torch_dtypes import NAMES
 from aotlm.capture.trace import Program
-from aotlm.errors import AotlmError
+from aotlm.errors import UnsupportedModelError
 from aotlm.graph import ops
-from aotlm.graph.dims import C, Dim, T, add, mul
+from aotlm.graph.dims import Dim, T, add, mul
 from aotlm.graph.ir import Graph, Location, Node, TensorType, build, make
+from aotlm.graph.state import kv_cache
 from aotlm.weights.weight import Source, Weight
 
 PREFIX = "model."  # the wrapper's own attribute, before every name of the model's
-
-
-class Unsupported(AotlmError):
-    """The model uses ATen ops that have no Graph op, or attention that no kernel knows."""
 
 
 class _NotLinear(Exception):
@@ -38,24 +35,12 @@ UNKNOWN = object()  # a tensor that no Graph can have
 UNKNOWN_SIZE = object()  # a size that is not linear; an error only where a tensor has it
 
 
-def cache_types(k: Node, v: Node) -> tuple[TensorType, TensorType]:
-    """Return the types of a layer's K and V cache: [G, C/64, D, 64] and [G, C, E].
-
-    The number of K blocks is written as C too (a dimension of its own is not linear in C): K is
-    typed [G, D, C] and its blocked layout is the storage's concern.
-    """
-    return (
-        TensorType((k.shape[1], k.shape[3], C)),
-        TensorType((v.shape[1], C, v.shape[3])),
-    )
-
-
 class _Importer:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.values: dict[torch.fx.Node, Any] = {}
         self.inputs: list[Node] = []
-        self.unsupported: Counter[str] = Counter()
+        self.unsupported: dict[str, dict[str, None]] = {}  # what → the calls, by name
         self.first_line: dict[str, str] = {}
 
     def dim(self, size: Any) -> Dim:
@@ -75,7 +60,7 @@ class _Importer:
         if not isinstance(value, torch.Tensor):
             return None
         shape = tuple(self.dim(size) for size in value.shape)
-        return TensorType(shape, DTYPES.get(value.dtype, str(value.dtype)))
+        return TensorType(shape, NAMES.get(value.dtype, str(value.dtype)))
 
     def argument(self, value: Any) -> Any:
         if isinstance(value, torch.fx.Node):
@@ -117,11 +102,8 @@ class _Importer:
     def attention(self, node: torch.fx.Node) -> Node:
         q, k, v, layer, scale, window, softcap = self.argument(node.args)
         positions = self.inputs[1]
-        caches = []
-        for name, type_ in zip(("k", "v"), cache_types(k, v), strict=True):
-            cache = make(ops.INPUT, name=f"{name}_cache.{layer}", type=type_)
-            self.inputs.append(cache)
-            caches.append(cache)
+        caches = kv_cache(layer, k.shape[1], k.shape[3], v.shape[3])
+        self.inputs += caches
         return make(
             ops.ATTENTION, [q, k, v, positions, *caches], self.location(node),
             layer=layer, scale=scale, window=window, softcap=softcap,
@@ -141,7 +123,7 @@ class _Importer:
             if not isinstance(node.meta.get("val"), (torch.Tensor, list, tuple)):
                 return UNKNOWN_SIZE
             if not is_missing:
-                self.note(node, f"{node.target} (a size that is not linear in the tokens)")
+                self.note(node, "a size that is not linear in the tokens")
             return UNKNOWN
 
     def translate(self, node: torch.fx.Node) -> Any:
@@ -158,7 +140,7 @@ class _Importer:
             return self.attention(node)
         handler = TABLE.get(node.target)
         if handler is None:
-            self.note(node, name)  # first of all: its type may be one that no Graph can have
+            self.note(node)  # first of all: its type may be one that no Graph can have
             return _placeholder(self.type(node.meta["val"]))
         type_ = self.type(node.meta["val"])
         arguments = [self.argument(argument) for argument in node.args]
@@ -166,14 +148,16 @@ class _Importer:
         try:
             result = handler(type_, *arguments, **options)
         except (ops.TypeMismatch, TypeError, ValueError, KeyError, AttributeError) as error:
-            self.note(node, f"{name} ({error})")
+            self.note(node, str(error))
             return _placeholder(type_)
         given = set(_nodes([*arguments, *options.values()]))
         return _located(result, self.location(node), given)
 
-    def note(self, node: torch.fx.Node, what: str) -> None:
+    def note(self, node: torch.fx.Node, why: str = "") -> None:
         """Remember an op, a form of one or a size that has no place in a Graph."""
-        self.unsupported[what] += 1
+        call, target = as_written(node)
+        what = f"{target} ({why})" if why else target
+        self.unsupported.setdefault(what, {})[call] = None
         self.first_line.setdefault(what, self.location(node).source)
 
     def run(self) -> Graph:
@@ -187,12 +171,12 @@ class _Importer:
         problems = list(self.program.refused)
         if self.unsupported:
             listed = "; ".join(
-                f"{name} ({count}×, first at {self.first_line[name]})"
-                for name, count in sorted(self.unsupported.items())
+                f"{what} ({len(calls)}×, first at {self.first_line[what]})"
+                for what, calls in sorted(self.unsupported.items())
             )
             problems.append(f"the model uses ops that are not supported: {listed}")
         if problems:
-            raise Unsupported("; ".join(problems))
+            raise UnsupportedModelError("; ".join(problems))
         return build(self.inputs, outputs)
 
 
@@ -238,7 +222,7 @@ def to_graph(program: Program) -> Graph:
     the logits [1, T, V] f32 of every row as output.
 
     Raises:
-        Unsupported: lists what attention refused, and every ATen op without a Graph op, its count
-            and first source line.
+        UnsupportedModelError: lists what attention refused, and every ATen op without a Graph op,
+            its count and first source line.
     """
     return _Importer(program).run()

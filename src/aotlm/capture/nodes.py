@@ -36,6 +36,17 @@ def is_known(target: Any) -> bool:
     return is_symbolic(target)
 
 
+def as_written(node: torch.fx.Node) -> tuple[str, str]:
+    """Return the name and the op of what the model called, of which the node may be one piece.
+
+    A decomposition remembers the node that it took apart; pieces of one call have the same name.
+    """
+    sources = node.meta.get("from_node") or []
+    if sources and str(sources[-1].target).startswith("aten."):
+        return sources[-1].name, str(sources[-1].target)
+    return node.name, str(node.target)
+
+
 def needed(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     """Return the nodes that the result depends on, in order.
 

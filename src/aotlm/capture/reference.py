@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
-
 import torch
 from transformers import AutoModelForCausalLM
 
 from aotlm.capture.source import ModelSource
-
-DTYPES: Final[Mapping[str, torch.dtype]] = {
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-}
+from aotlm.capture.torch_dtypes import TORCH_DTYPES
 
 
 def reference_model(source: ModelSource) -> torch.nn.Module:
@@ -40,6 +33,6 @@ def rounded_model(source: ModelSource, dtype: str) -> torch.nn.Module:
     )
     for name, parameter in model.named_parameters():
         values = torch.from_numpy(source.tensors.read(name))
-        parameter.data = values.to(DTYPES[dtype])
+        parameter.data = values.to(TORCH_DTYPES[dtype])
     module: torch.nn.Module = model.eval().requires_grad_(False)
     return module

@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import ml_dtypes
-import numpy as np
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
@@ -17,15 +15,12 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, ren
 
 from aotlm.capture.tensors import Array, StoredTensor
 from aotlm.errors import AotlmError
+from aotlm.support.dtypes import BY_SAFETENSORS
+from aotlm_runtime.bundle.header import data_start, read_header
 
 SINGLE: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
-DTYPES: Final[Mapping[str, Any]] = {
-    "F64": np.float64,
-    "F32": np.float32,
-    "F16": np.float16,
-    "BF16": ml_dtypes.bfloat16,
-}
+FLOATS: Final = ("BF16", "F16", "F32", "F64")
 
 
 def safetensors_tensors(folder: Path) -> dict[str, StoredTensor]:
@@ -78,14 +73,14 @@ def _paths(folder: Path) -> list[Path]:
 def _tensors(path: Path) -> list[StoredTensor]:
     try:
         with safe_open(path, framework="np"), path.open("rb") as file:  # checks the whole header
-            n_header = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(n_header))
+            begin = data_start(file.fileno())
+            header = read_header(file.fileno())
     except (SafetensorError, OSError, ValueError) as error:
         raise AotlmError(
             f"{path} is not a whole safetensors file ({error}); fetch it again"
         ) from error
     header.pop("__metadata__", None)
-    return [_tensor(path, 8 + n_header, name, entry) for name, entry in sorted(header.items())]
+    return [_tensor(path, begin, name, entry) for name, entry in sorted(header.items())]
 
 
 def _tensor(path: Path, data_start: int, name: str, entry: Mapping[str, Any]) -> StoredTensor:
@@ -96,9 +91,9 @@ def _tensor(path: Path, data_start: int, name: str, entry: Mapping[str, Any]) ->
 
 
 def _decode(stored: Array, name: str, dtype: str) -> Array:
-    if dtype not in DTYPES:
+    if dtype not in FLOATS:
         raise AotlmError(
-            f"the tensor {name} is stored as {dtype}, wanted is {', '.join(sorted(DTYPES))}; "
+            f"the tensor {name} is stored as {dtype}, wanted is {', '.join(FLOATS)}; "
             "import the model that is not quantised"
         )
-    return stored.view(DTYPES[dtype])
+    return stored.view(BY_SAFETENSORS[dtype].numpy)

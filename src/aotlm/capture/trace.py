@@ -20,15 +20,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from aotlm.capture import attention
-from aotlm.capture.nodes import is_plain
-from aotlm.errors import AotlmError
+from aotlm.capture.nodes import is_known, is_plain
+from aotlm.errors import AotlmError, UnsupportedModelError
 
 ROPE_TYPES: Final = ("default", "linear", "llama3", "yarn")
 N_EXAMPLE_TOKENS: Final = 7  # any number but 0 and 1, which torch.export would specialise
-
-
-class UnsupportedModel(AotlmError):
-    """The model's configuration asks for something that has no lowering."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +61,11 @@ def check_config(config: PretrainedConfig) -> None:
     """Refuse what would capture quietly and compile wrong.
 
     Raises:
-        UnsupportedModel: a rope type whose frequencies depend on the data.
+        UnsupportedModelError: a rope type whose frequencies depend on the data.
     """
     unknown = sorted({kind for kind in _rope_types(config) if kind not in ROPE_TYPES})
     if unknown:
-        raise UnsupportedModel(
+        raise UnsupportedModelError(
             f"the rope type {', '.join(unknown)} is not supported; supported are "
             f"{', '.join(ROPE_TYPES)}"
         )
@@ -112,10 +108,12 @@ def _export(config: PretrainedConfig, entry: str) -> torch.export.ExportedProgra
 
 
 def _decompositions() -> dict[Any, Any]:
-    """Return torch's core decompositions without that of `linear`: its views take long to trace."""
-    table = torch.export.default_decompositions()
-    table.pop(torch.ops.aten.linear.default)
-    return dict(table)
+    """Return torch's core decompositions of the ops that have no Graph op of their own.
+
+    The others stay as the model wrote them, and need not be traced in pieces.
+    """
+    table = dict(torch.export.default_decompositions())
+    return {target: rule for target, rule in table.items() if not is_known(target)}
 
 
 def trace(config: PretrainedConfig) -> tuple[Program, Program]:
@@ -149,7 +147,7 @@ def trace_entry(
             raise
         except Exception as error:
             if refused:  # the rest of the trace may have stumbled over just that
-                raise attention.UnsupportedAttention("; ".join(refused)) from error
+                raise UnsupportedModelError("; ".join(refused)) from error
             reason = " ".join(str(error).split())[:400]
             raise AotlmError(
                 f"{config.architectures or config.model_type} cannot be captured as one graph: "

@@ -15,7 +15,8 @@ import numpy as np
 
 from aotlm.capture.importer import to_graph
 from aotlm.capture.reference import reference_model, rounded_model
-from aotlm.capture.source import DEMO, LOCAL, ModelSource, open_model
+from aotlm.capture.source import LOCAL, ModelSource, open_model
+from aotlm.capture.source_hub import DEMO
 from aotlm.capture.trace import Program, trace
 from aotlm.check.compiled import open_session
 from aotlm.check.prompts import PROMPTS

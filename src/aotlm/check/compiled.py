@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from aotlm.errors import AotlmError
+from aotlm.weights.file import WEIGHTS
 from aotlm_runtime.bundle import manifest
+from aotlm_runtime.bundle.header import data_start
 from aotlm_runtime.bundle.manifest import Library, ModelFile
 from aotlm_runtime.compiled.library import CompiledModel, choose_library
 from aotlm_runtime.compiled.session import Session
@@ -26,9 +28,9 @@ def open_session(out_dir: Path, model: ModelFile) -> Session:
     """Return a session on the weights and the best library of `out_dir`."""
     library = choose_library(_libraries(out_dir), cpu_features())
     compiled = CompiledModel((out_dir / library.shared).read_bytes(), model.abi)
-    path = out_dir / "import" / "weights.safetensors"
+    path = out_dir / "import" / WEIGHTS
     with path.open("rb") as file:
-        header = 8 + int.from_bytes(file.read(8), "little")
-        weights = memory.map_file(file.fileno(), header, model.abi.weights_size_bytes)
+        begin = data_start(file.fileno())
+        weights = memory.map_file(file.fileno(), begin, model.abi.weights_size_bytes)
     context = min(model.model.context_length, MAX_CONTEXT)
     return Session(compiled, model.abi, weights, model.model.vocab_size, context, default_threads())

@@ -8,20 +8,22 @@ from pathlib import Path
 from aotlm.codegen import link
 from aotlm.codegen.header import HEADER_NAME, model_header
 from aotlm.codegen.lower import (
+    STAGES,
     Lowering,
     check_dump_after,
     check_symbols,
     lower_module,
     target_steps,
 )
-from aotlm.errors import AotlmError
+from aotlm.errors import AotlmError, BundleError
 from aotlm.support.atomic import new_folder
 from aotlm.support.build_record import build_record, write_build_record
+from aotlm.support.dump import asked_dump
 from aotlm.support.progress import Progress, silent
+from aotlm.support.timings import UNTIMED, Timings
 from aotlm.targets import Target, resolve_target
 from aotlm_runtime.bundle import manifest
 from aotlm_runtime.bundle.manifest import Library, ModelFile
-from aotlm_runtime.errors import AotlmRuntimeError
 
 MODULES = ("forward_prefill", "subgraph0_prefill", "forward_decode", "subgraph0_decode")
 THREADS_SOURCE = Path(__file__).with_name("threads.c")
@@ -35,11 +37,13 @@ def compile_import(
     target_name: str,
     *,
     dump_after: str | None = None,
+    timings: Timings = UNTIMED,
     progress: Progress = silent,
 ) -> Library:
     """Compile `out_dir/import` into `out_dir/lib/<target>` and describe what was made.
 
-    With `dump_after` (a step's name, or "all") the IR after it goes to `out_dir/dump/<target>`.
+    With `dump_after` (a step's name, or "all") the IR after it goes to `out_dir/dump/<target>`;
+    `timings` gets each tool.
 
     Raises:
         UsageError: the target or the step is unknown.
@@ -59,8 +63,8 @@ def compile_import(
             target,
             Path(scratch),
             failed,
-            dump=out_dir / "dump" / target.name if dump_after else None,
-            dump_after=dump_after,
+            dump=asked_dump(dump_after, out_dir / "dump"),
+            timings=timings,
         )
         _build(out_dir / "import", model, how, made, progress)
         library = _describe(target)
@@ -81,7 +85,7 @@ def read_model_file(import_dir: Path) -> ModelFile:
         raise AotlmError(f"{path} is missing; run inv import first")
     try:
         return manifest.read_model_file(path)
-    except AotlmRuntimeError as error:
+    except BundleError as error:
         raise AotlmError(f"{error}; run inv import --force again") from None
 
 
@@ -93,7 +97,8 @@ def _build(
     def done(what: str) -> None:
         progress(next(count), _STEPS, what)
 
-    texts = _fill_kernels(import_dir, how.target)
+    with how.timings.step(STAGES[0]):
+        texts = _define_kernels(import_dir, how.target)
     done("kernels")
     # Two at a time: each tool is one process of some hundred MB at most.
     with ThreadPoolExecutor(max_workers=2) as workers:
@@ -102,25 +107,25 @@ def _build(
     objects += _c_objects(model, how)
     check_symbols(objects, how.failed)
     done("thread pool")
-    link.link_static(objects, made, how.failed)
+    link.link_static(objects, made, how.failed, how.timings)
     done("static library")
-    link.link_shared(objects, made, how.work, how.failed)
+    link.link_shared(objects, made, how.work, how.failed, how.timings)
     done("shared library")
     header = made / "include" / HEADER_NAME
     header.parent.mkdir()
     header.write_text(model_header(model), encoding="utf-8")
 
 
-def _fill_kernels(import_dir: Path, target: Target) -> dict[str, str]:
+def _define_kernels(import_dir: Path, target: Target) -> dict[str, str]:
     # the MLIR bindings take long to load
-    from aotlm.kernels import fill_kernels, measure_module
+    from aotlm.kernels import define_kernels, measure_module
 
     texts = {}
     for name in MODULES:
         path = import_dir / f"{name}.mlir"
         if not path.is_file():
             raise AotlmError(f"{path} is missing; run inv import --force again")
-        texts[name] = fill_kernels(path, target)
+        texts[name] = define_kernels(path, target)
     return {**texts, "measure": measure_module(target)}
 
 
@@ -131,7 +136,7 @@ def _c_objects(model: ModelFile, how: Lowering) -> list[Path]:
         f'const char *aotlm_abi_digest(void) {{ return "{model.abi.digest}"; }}\n',
         encoding="utf-8",
     )
-    return link.compile_c((THREADS_SOURCE, abi), how.work, how.failed)
+    return link.compile_c((THREADS_SOURCE, abi), how.work, how.failed, how.timings)
 
 
 def _describe(target: Target) -> Library:

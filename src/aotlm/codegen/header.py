@@ -38,15 +38,16 @@ AOTLM_ARRAY(aotlm_float3, float, 3);
 #undef AOTLM_ARRAY
 
 // Runs tokens[B, T] at positions[B]... and writes the logits of the last R of them, where R is
-// the size of logits[B, R, V] and may be 0. state is [B, bytes]. Returns an aotlm_error.
+// the size of logits[B, R, V] and may be 0. state is [B, bytes] with room for context_length
+// positions, which is C. Returns an aotlm_error.
 int32_t {prefill}(
-    aotlm_bytes1 *weights, aotlm_int2 *tokens, aotlm_int1 *positions, aotlm_bytes2 *state,
-    aotlm_bytes1 *workspace, aotlm_float3 *logits);
+    aotlm_bytes1 *weights, aotlm_int2 *tokens, aotlm_int1 *positions, int64_t context_length,
+    aotlm_bytes2 *state, aotlm_bytes1 *workspace, aotlm_float3 *logits);
 
 // The same for T = 1 and R = 1.
 int32_t {decode}(
-    aotlm_bytes1 *weights, aotlm_int2 *tokens, aotlm_int1 *positions, aotlm_bytes2 *state,
-    aotlm_bytes1 *workspace, aotlm_float3 *logits);
+    aotlm_bytes1 *weights, aotlm_int2 *tokens, aotlm_int1 *positions, int64_t context_length,
+    aotlm_bytes2 *state, aotlm_bytes1 *workspace, aotlm_float3 *logits);
 
 // Equals AOTLM_ABI_DIGEST of the header that belongs to the library.
 const char *aotlm_abi_digest(void);
@@ -85,7 +86,8 @@ def _constants(model: ModelFile) -> str:
         f"#define AOTLM_MAX_CHUNK_TOKENS {abi.max_chunk_tokens}  // the largest T of one call",
         f"#define AOTLM_POSITION_BLOCK {abi.position_block}  // C is a multiple of it",
         f"#define AOTLM_WEIGHTS_BYTES INT64_C({abi.weights_size_bytes})",
-        f"#define AOTLM_STATE_BYTES(C) (INT64_C({abi.state_bytes_per_position}) * (C))",
+        f"#define AOTLM_STATE_BYTES(C) (INT64_C({abi.state_bytes.const}) "
+        f"+ INT64_C({abi.state_bytes.C}) * (C))",
         f"#define AOTLM_EOS_TOKENS {{{', '.join(map(str, model.model.eos_token_ids)) or '-1'}}}",
         "",
     ]

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aotlm.codegen.tools import Step, run_tool, tool_path, zig_cc
+from aotlm.support.timings import UNTIMED, Timings
+from aotlm_runtime.host.cache import cache_folder
 
 # The oldest glibc that the shared library runs on (2018: Debian 10, RHEL 8, Ubuntu 20.04).
 LINK_TARGET = "x86_64-linux-gnu.2.28"
@@ -46,7 +48,9 @@ def link_steps() -> tuple[str, ...]:
     )
 
 
-def compile_c(sources: Sequence[Path], work: Path, failed: Path) -> list[Path]:
+def compile_c(
+    sources: Sequence[Path], work: Path, failed: Path, timings: Timings = UNTIMED
+) -> list[Path]:
     """Compile each C file to an object of the same stem in `work`."""
     objects = []
     for source in sources:
@@ -56,22 +60,25 @@ def compile_c(sources: Sequence[Path], work: Path, failed: Path) -> list[Path]:
         # Names relative to the folder: objects carry the name of their source.
         command = (*zig_cc(), "-target", LINK_TARGET, *_COMPILE, local.name)
         output = f"{source.stem}.o"
-        run_tool(
-            Step((*command, "-o", output), Path(local.name)), failed, env=_zig_env(work), cwd=work
-        )
+        step = Step((*command, "-o", output), Path(local.name), f"zig cc {local.name}")
+        run_tool(step, failed, env=_zig_env(work), cwd=work, timings=timings)
         objects.append(work / output)
     return objects
 
 
-def link_static(objects: Sequence[Path], out: Path, failed: Path) -> Path:
+def link_static(
+    objects: Sequence[Path], out: Path, failed: Path, timings: Timings = UNTIMED
+) -> Path:
     """Write the archive, its members in the given order with no times, users or paths."""
     library = out / STATIC_NAME
     command = (str(tool_path("llvm-ar")), _ARCHIVE, str(library), *map(str, objects))
-    run_tool(Step(command, objects[0]), failed)
+    run_tool(Step(command, objects[0], f"llvm-ar {STATIC_NAME}"), failed, timings=timings)
     return library
 
 
-def link_shared(objects: Sequence[Path], out: Path, work: Path, failed: Path) -> Path:
+def link_shared(
+    objects: Sequence[Path], out: Path, work: Path, failed: Path, timings: Timings = UNTIMED
+) -> Path:
     """Link the shared library that exports EXPORTS and nothing else."""
     script = work / "exports.map"
     names = "".join(f" {name};" for name in EXPORTS)
@@ -84,7 +91,8 @@ def link_shared(objects: Sequence[Path], out: Path, work: Path, failed: Path) ->
         *(path.name for path in objects),
         *(*_LIBRARIES, "-o", str(library.absolute())),
     )
-    run_tool(Step(command, Path(objects[0].name)), failed, env=_zig_env(work), cwd=work)
+    step = Step(command, Path(objects[0].name), f"link {SHARED_NAME}")
+    run_tool(step, failed, env=_zig_env(work), cwd=work, timings=timings)
     library.chmod(0o755)
     return library
 
@@ -98,9 +106,8 @@ def _zig_env(work: Path) -> dict[str, str]:
 
 
 def _user_cache() -> Path | None:
-    base = os.environ.get("XDG_CACHE_HOME")
     try:
-        cache = (Path(base) if base else Path.home() / ".cache") / "aotlm" / "zig"
+        cache = cache_folder("zig")
         cache.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):
         return None

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from invoke import Context, Task, task
 
-from aotlm.errors import AotlmError, UsageError
+from aotlm.errors import AotlmError
 from aotlm_runtime.cli.flags import Flag
-from aotlm_runtime.errors import AotlmRuntimeError
 
 if TYPE_CHECKING:
     from aotlm.toolchain.engine import Settings
@@ -26,8 +25,11 @@ HELP = {
     "dtype": "storage of weights and cache: f16, bf16 or f32",
     "out": "where to write to",
     "force": "replace an existing import",
-    "dump_after": "write the IR after this pass, or after 'all'",
+    "dump_after": "write the IR after this pass, or after 'all'; import then stops there",
     "list_passes": "print the passes in order and stop",
+    "list_kernels": "print the kernels, of DIR where given, with each target's tiles and stop",
+    "list_ops": "print the ops of the Graph with what they mean and stop",
+    "time_passes": "print what each step took: seconds and peak memory",
     "dir": "the folder of the model, artifacts/<model>-<dtype>",
     "target": "native, x86-64-v3, x86-64-v4, x86-64-v4+bf16 or the name of a CPU",
     "compress": "pack the archive with zstd",
@@ -92,11 +94,11 @@ def command(
                     code = _run_elsewhere(name, c, engine, {**words, "debug": debug})
                     if code is None:
                         code = function(c, **words)
-            except (AotlmError, AotlmRuntimeError) as error:
+            except AotlmError as error:
                 if debug:
                     traceback.print_exc()
                 print(f"error: {error}", file=sys.stderr)
-                code = 2 if isinstance(error, UsageError) else 1
+                code = error.exit_code
             except Exception as error:
                 if debug:
                     raise

@@ -17,6 +17,7 @@ from aotlm.capture.demo import demo_gguf
 from aotlm.capture.source_hub import fetch_from_hub, is_hub_id
 from aotlm.driver.folders import DEFAULT_MODEL, default_folder
 from aotlm.support.build_record import ORIGIN_VARIABLE, origin
+from aotlm.support.dump import DUMP_VARIABLE, dump_of_environment
 from aotlm.support.progress import shown, terminal_variables
 from aotlm.toolchain.container import run_in_container
 from aotlm.toolchain.engine import Settings, connect_or_none
@@ -56,12 +57,13 @@ def run_stage(name: str, words: Words, settings: Settings) -> int | None:
     words, view = _VIEWS[name](words)
     # a container has no checkout to ask
     told = {ORIGIN_VARIABLE: msgspec.json.encode(origin()).decode()}
-    env = {**view.env, **told, **terminal_variables()}
-    with _folders(view.writable):
+    dumps = tuple(folder.absolute() for folder, _ in dump_of_environment().wanted)
+    dumped = {DUMP_VARIABLE: str(dumps[0])} if dumps else {}
+    env = {**view.env, **told, **dumped, **terminal_variables()}
+    writable = (*view.writable, *dumps)
+    with _folders(writable):
         arguments = [name, *_as_arguments(words)]
-        return run_in_container(
-            client, image.tags[0], arguments, view.read_only, view.writable, env
-        )
+        return run_in_container(client, image.tags[0], arguments, view.read_only, writable, env)
 
 
 def _say(what: str) -> None:
@@ -90,7 +92,7 @@ def _import_view(words: Words) -> tuple[Words, View]:
         return words, View((out,), (gguf,), {"XDG_CACHE_HOME": str(cache)})
     if path.exists():
         return {**words, "model": str(path)}, View((out,), _model_paths(path.absolute()))
-    taken = (out / "import").exists() and not words["force"]
+    taken = (out / "import").exists() and not (words["force"] or words.get("dump_after"))
     if not is_hub_id(model) or taken:
         return words, View((out,))
     snapshot = fetch_from_hub(model, revision)

@@ -12,6 +12,7 @@ from aotlm.capture.source import ModelSource
 from aotlm.capture.tokenizer_files import bos_token_id, eos_token_ids
 from aotlm.emit.abi import describe_abi
 from aotlm.emit.modules import ModelFiles
+from aotlm.graph import ops
 from aotlm.support.build_record import toolchain_versions
 from aotlm.weights.file import WEIGHTS
 from aotlm_runtime.bundle import manifest
@@ -34,8 +35,9 @@ def describe_model(
 
 def _model_facts(source: ModelSource, files: ModelFiles, dtype: str) -> manifest.Model:
     config, program = source.config, files.programs["prefill"]
-    keys = [value.type for value in program.inputs if value.name.startswith("k_cache.")]
-    groups, head_dim = keys[0].shape[:2]
+    nodes = (node for call in program.calls for node in call.function.graph.nodes)
+    keys = [node.operands[1].shape for node in nodes if node.op is ops.ATTENTION]
+    _, groups, _, head_dim = keys[0]
     vocab_size = program.logits.type.shape[2]
     assert isinstance(groups, int)
     assert isinstance(head_dim, int)

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec.structs
 
-from aotlm.emit.main import ERROR_CODES, state_layout
+from aotlm.emit.main import ERROR_CODES, state_bytes, state_layout
 from aotlm.emit.modules import ModelFiles
 from aotlm.graph.dims import SYMBOLS, Affine, Dim
 from aotlm_runtime.bundle import manifest
@@ -16,23 +16,27 @@ MAX_CHUNK_TOKENS: Final = 512
 
 def describe_abi(files: ModelFiles) -> manifest.Abi:
     """Return the entry points' ABI with its digest."""
-    entries = state_layout(files.programs["prefill"])
+    program = files.programs["prefill"]
     state = [
         manifest.StateTensor(
-            name=entry.value.name,
-            layer=int(entry.value.name.rsplit(".", 1)[1]),
+            name=entry.state.name,
+            layer=entry.state.layer,
+            kind=entry.state.kind,
             dtype=entry.value.type.dtype,
-            shape=_state_shape(entry.value.name, entry.value.type.shape),
-            offset_bytes_per_position=entry.offset_bytes_per_position,
-            size_bytes_per_position=entry.size_bytes_per_position,
-            rewindable=True,
+            shape=[
+                dim if isinstance(dim, int) else str(dim)
+                for dim in entry.state.stored_shape(entry.value.type)
+            ],
+            offset_bytes=_bytes(entry.offset_bytes),
+            size_bytes=_bytes(entry.size_bytes),
+            can_be_cut=entry.state.can_be_cut,
         )
-        for entry in entries
+        for entry in state_layout(program)
     ]
     abi = manifest.Abi(
         max_chunk_tokens=MAX_CHUNK_TOKENS,
         state=state,
-        state_bytes_per_position=sum(tensor.size_bytes_per_position for tensor in state),
+        state_bytes=_bytes(state_bytes(program)),
         prefill_workspace=_bytes(files.modules["prefill"].workspace_bytes),
         decode_workspace=_bytes(files.modules["decode"].workspace_bytes),
         weights_size_bytes=files.weights.data_size_bytes,
@@ -41,13 +45,6 @@ def describe_abi(files: ModelFiles) -> manifest.Abi:
         digest="",
     )
     return msgspec.structs.replace(abi, digest=manifest.abi_digest(abi))
-
-
-def _state_shape(name: str, shape: tuple[Dim, ...]) -> list[int | str]:
-    if name.startswith("k_cache."):
-        groups, width, _ = shape
-        return [int(str(groups)), "C/64", int(str(width)), 64]
-    return [dim if isinstance(dim, int) else str(dim) for dim in shape]
 
 
 def _bytes(size: Dim) -> manifest.Bytes:

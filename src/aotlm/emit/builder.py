@@ -14,23 +14,24 @@ from mlir import ir
 from mlir.dialects import arith, func, memref, scf, vector
 from mlir.passmanager import PassManager
 
-from aotlm.graph.dims import Affine
+from aotlm.support.dtypes import DTYPES
 
+_FLOATS = {
+    "f64": ir.F64Type.get,
+    "f32": ir.F32Type.get,
+    "f16": ir.F16Type.get,
+    "bf16": ir.BF16Type.get,
+}
 DYNAMIC = ir.ShapedType.get_dynamic_size()
 DYNAMIC_STRIDE = ir.ShapedType.get_dynamic_stride_or_offset()
 
 
 def element_type(dtype: str) -> ir.Type:
-    """Return the MLIR type of f32, f16, bf16, i64, i32 or i8."""
-    return {
-        "f32": ir.F32Type.get,
-        "f16": ir.F16Type.get,
-        "bf16": ir.BF16Type.get,
-        "i64": lambda: ir.IntegerType.get_signless(64),
-        "i32": lambda: ir.IntegerType.get_signless(32),
-        "i16": lambda: ir.IntegerType.get_signless(16),
-        "i8": lambda: ir.IntegerType.get_signless(8),
-    }[dtype]()
+    """Return the MLIR type of a dtype by name; MLIR's integers have no sign."""
+    known = DTYPES[dtype]
+    if dtype in _FLOATS:
+        return _FLOATS[dtype]()
+    return ir.IntegerType.get_signless(8 * known.n_bytes)
 
 
 def vector_type(n: int, dtype: str) -> ir.VectorType:
@@ -47,11 +48,6 @@ def memref_type(shape: Sequence[Any], dtype: str, strides: Sequence[Any] | None 
     steps = [step if isinstance(step, int) else DYNAMIC_STRIDE for step in strides]
     at = DYNAMIC_STRIDE if offset is None else offset
     return ir.MemRefType.get(sizes, element_type(dtype), ir.StridedLayoutAttr.get(at, steps))
-
-
-def is_dynamic(dim: Any) -> bool:
-    """Say whether a Graph dimension is not an int."""
-    return isinstance(dim, Affine)
 
 
 def index(value: int) -> ir.Value:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from mlir import ir
 from mlir.dialects import arith
 
 from aotlm.emit import builder as b
+from aotlm.emit.attributes import ATTRIBUTE
 from aotlm.emit.plan_workspace import Buffer, Placement, Plan, Strided
 from aotlm.graph.dims import SYMBOLS, Affine, Dim
 from aotlm.graph.ir import Node
@@ -31,7 +31,7 @@ class FunctionContext:
     def __init__(
         self,
         plan: Plan,
-        inputs: list[ir.Value],
+        inputs: list[tuple[ir.Value, ...]],
         outputs: list[ir.Value],
         workspace: ir.Value,
         symbols: Mapping[str, ir.Value],
@@ -71,7 +71,8 @@ class FunctionContext:
     def base(self, buffer: Buffer) -> ir.Value:
         """Return the memref that a buffer starts at."""
         if buffer.kind == "input":
-            return self.inputs[buffer.index]
+            (memory,) = self.inputs[buffer.index]
+            return memory
         if buffer.kind == "output":
             return self.outputs[buffer.index]
         if buffer not in self.bases:
@@ -81,6 +82,10 @@ class FunctionContext:
             with self.prologue:
                 self.bases[buffer] = b.view(self.workspace, buffer.dtype, at, [n], sizes)
         return self.bases[buffer]
+
+    def planes(self, node: Node) -> tuple[ir.Value, ...]:
+        """Return the memref of each plane of a weight, as stored."""
+        return self.inputs[self.place(node).buffer.index]
 
     def scratch(self, node: Node) -> ir.Value:
         """Return the op's scratch as memref<?xi8>."""
@@ -93,15 +98,14 @@ class FunctionContext:
         """Return where the value lies."""
         return self.plan.placements[node]
 
-    def kernel(self, stem: str, inputs: list[ir.Type], attributes: dict[str, Any]) -> str:
+    def kernel(self, stem: str, inputs: list[ir.Type], attrs: ir.Attribute) -> str:
         """Declare a kernel (once for equal attributes) and return its name."""
-        value = ir.DictAttr.get({key: ir.Attribute.parse(text) for key, text in attributes.items()})
         for kernel in self.kernels.values():
-            if kernel.attributes["aotlm.kernel"] == value and kernel.inputs == tuple(inputs):
+            if kernel.attributes[ATTRIBUTE] == attrs and kernel.inputs == tuple(inputs):
                 return kernel.name
         same = sum(1 for name in self.kernels if name.rsplit("_", 1)[0] == stem)
         name = f"{stem}_{same}"
-        self.kernels[name] = Kernel(name, tuple(inputs), {"aotlm.kernel": value})
+        self.kernels[name] = Kernel(name, tuple(inputs), {ATTRIBUTE: attrs})
         return name
 
 

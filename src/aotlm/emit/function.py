@@ -5,8 +5,8 @@ Arguments: the tensors it reads, its weights, the tensors it writes, a workspace
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from mlir import ir
 from mlir.dialects import func, memref
@@ -19,7 +19,7 @@ from aotlm.emit.table import TABLE
 from aotlm.graph import ops
 from aotlm.graph.dims import C, Dim, T
 from aotlm.graph.ir import Node, TensorType
-from aotlm.graph.ops import POSITION_BLOCK
+from aotlm.graph.state import State, state_of
 from aotlm.partition.partition import Function, Program
 
 
@@ -32,42 +32,42 @@ class Signature:
     workspace_bytes: Dim
 
 
-def tensor_memref(type_: TensorType, is_key_cache: bool = False) -> ir.MemRefType:
-    """Return the memref of a value; a K cache [G, D, C] lies as [G, C/64, D, 64]."""
-    if is_key_cache:
-        groups, width, _ = type_.shape
-        return b.memref_type([groups, None, width, POSITION_BLOCK], type_.dtype)
-    return b.memref_type(type_.shape, type_.dtype)
+def tensor_memref(type_: TensorType, state: State | None = None) -> ir.MemRefType:
+    """Return the memref of a value, of state as it is stored."""
+    shape = type_.shape if state is None else state.stored_shape(type_)
+    return b.memref_type(shape, type_.dtype)
 
 
-def is_key_cache(node: TensorType) -> bool:
-    """Say whether a type is a K cache's, the only one whose last dimension is C."""
-    return len(node.shape) == 3 and node.shape[2] == C
-
-
-def _input_type(node: Node) -> ir.MemRefType:
+def _input_types(node: Node) -> list[ir.MemRefType]:
+    """Return the arguments of a function's input: one, or one for each plane of a weight."""
     if node.op is ops.PARAMETER:
-        weight = node.attrs["weight"]
-        return b.memref_type(weight.stored_shape, weight.dtype)
-    return tensor_memref(node.type, is_key_cache(node.type))
+        planes = node.attrs["weight"].planes
+        return [b.memref_type(plane.shape, plane.dtype.name) for plane in planes]
+    return [tensor_memref(node.type, state_of(node))]
 
 
 def signature(function: Function, plan: Plan) -> Signature:
     """Return the MLIR signature of a function."""
-    inputs = [_input_type(node) for node in function.graph.inputs]
+    inputs = [type_ for node in function.graph.inputs for type_ in _input_types(node)]
     outputs = [tensor_memref(node.type) for node in function.graph.outputs]
     workspace = b.memref_type([None], "i8")
     return Signature(function.name, (*inputs, *outputs, workspace), plan.size_bytes)
 
 
-def _symbols(function: Function, arguments: list[ir.Value]) -> dict[str, ir.Value]:
+def _grouped(function: Function, arguments: Iterator[ir.Value]) -> list[tuple[ir.Value, ...]]:
+    """Return the arguments of each input of the function, in order."""
+    return [tuple(next(arguments) for _ in _input_types(node)) for node in function.graph.inputs]
+
+
+def _symbols(function: Function, inputs: list[tuple[ir.Value, ...]]) -> dict[str, ir.Value]:
     """Return T and C as index values, read from the arguments' own sizes."""
     found: dict[str, ir.Value] = {}
-    for node, argument in zip(function.graph.inputs, arguments, strict=False):
-        for i, dim in enumerate(node.shape):
+    for node, (argument, *_) in zip(function.graph.inputs, inputs, strict=True):
+        state = state_of(node)
+        for i, dim in enumerate(node.shape if state is None else state.stored_shape(node.type)):
             if dim == T and "T" not in found:
                 found["T"] = memref.dim(argument, b.index(i))
-            if dim == C and "C" not in found and not is_key_cache(node.type):
+            if dim == C and "C" not in found:
                 found["C"] = memref.dim(argument, b.index(i))
     return found
 
@@ -78,12 +78,12 @@ def emit_function(function: Function, kernels: dict[str, Kernel]) -> Signature:
     described = signature(function, plan)
     op = func.FuncOp(described.name, (list(described.inputs), []))
     with ir.InsertionPoint(op.add_entry_block()):
-        arguments: list[Any] = list(op.arguments)
-        n = len(function.graph.inputs)
+        arguments = iter(op.arguments)
+        inputs = _grouped(function, arguments)
+        *outputs, workspace = arguments
         context = FunctionContext(
-            plan, arguments[:n], arguments[n:-1], arguments[-1],
-            _symbols(function, arguments), kernels,
-        )  # fmt: skip
+            plan, inputs, outputs, workspace, _symbols(function, inputs), kernels
+        )
         for node in function.graph.nodes:
             is_view = node not in plan.placements or (
                 node.operands

@@ -1,7 +1,7 @@
 """The main graph → a `forward_*` module: checks, the parameter extraction, and the calls.
 
-    forward(weights memref<?xi8>, tokens [B, T] i64, positions [B] i64, state [B, bytes] i8,
-            workspace memref<?xi8>, logits [B, R, V] f32) -> i32
+    forward(weights memref<?xi8>, tokens [B, T] i64, positions [B] i64, context_length i64,
+            state [B, bytes] i8, workspace memref<?xi8>, logits [B, R, V] f32) -> i32
 
 Everything is a view of memory that the caller owns. Arguments are checked before anything is
 written; the result is 0 or a code of ERROR_CODES. Descriptors must have offset 0.
@@ -17,52 +17,60 @@ from mlir import ir
 from mlir.dialects import arith, func, memref, scf
 
 from aotlm.emit import builder as b
-from aotlm.emit.function import Signature, is_key_cache
-from aotlm.emit.plan_workspace import DTYPE_BYTES, Slots
-from aotlm.graph.dims import SYMBOLS, Affine, C, Dim, R, add, maximum, scale, substitute
+from aotlm.emit.function import Signature
+from aotlm.emit.plan_workspace import ALIGNMENT_BYTES, Slots
+from aotlm.graph.dims import SYMBOLS, Affine, Dim, R, add, maximum, scale, split, substitute
 from aotlm.graph.ir import TensorType
-from aotlm.graph.ops import POSITION_BLOCK
+from aotlm.graph.state import POSITION_BLOCK, State
 from aotlm.partition.partition import Call, Program, Value
+from aotlm.support.dtypes import DTYPES
 
 ERROR_CODES: Final[Mapping[int, str]] = {
     1: "the batch size is not 1",
     2: "the number of tokens T is not what the entry point takes (1 for decode, 1 or more else)",
     3: "the number of logit rows R is not between 0 and T",
-    4: "the state's size is not a whole number of blocks of 64 positions",
-    5: "the first position is negative, or position + T is over the state's length",
+    4: "the context length C is not a multiple of 64, or not above 0",
+    5: "the first position is negative, or position + T is over the context length",
     6: "the weights buffer is smaller than the weight file's data",
     7: "the workspace is smaller than the formula in the manifest says",
     8: "the logits' last dimension is not the vocabulary size",
     9: "a token id is negative or not below the vocabulary size",
+    10: "the state is smaller than the formula in the manifest says for the context length",
 }
 
 
 @dataclass(frozen=True)
 class StateEntry:
-    """One cache in the state: its value, and its place per position of cache length."""
+    """One tensor of the state: its value and state, and its place, linear in C."""
 
     value: Value
-    offset_bytes_per_position: int
-    size_bytes_per_position: int
+    state: State
+    offset_bytes: Dim
+    size_bytes: Dim
 
 
 def state_layout(program: Program) -> tuple[StateEntry, ...]:
-    """Lay the caches out one after the other, in the order of the layers."""
-    entries, offset = [], 0
+    """Lay the tensors of the state out one after the other, in the order of the layers."""
+    entries: list[StateEntry] = []
+    offset: Dim = 0
     for value in program.inputs:
-        if "_cache." not in value.name:
-            continue
-        size = _per_position(value.type) * DTYPE_BYTES[value.type.dtype]
-        entries.append(StateEntry(value, offset, size))
-        offset += size
+        if value.state is not None:
+            size = scale(value.type.n_elements, DTYPES[value.type.dtype].n_bytes)
+            entries.append(StateEntry(value, value.state, offset, size))
+            offset = add(offset, _aligned(size))
     return tuple(entries)
 
 
-def _per_position(type_: TensorType) -> int:
-    elements = type_.n_elements
-    assert isinstance(elements, Affine)
-    assert not elements.const
-    return elements.terms[SYMBOLS.index("C")]
+def state_bytes(program: Program) -> Dim:
+    """Return the size of the state of one sequence, linear in C."""
+    *_, last = state_layout(program)
+    return add(last.offset_bytes, _aligned(last.size_bytes))
+
+
+def _aligned(size_bytes: Dim) -> Dim:
+    """Return the size with what it takes to end at a multiple of 64 bytes; C already is one."""
+    const, _ = split(size_bytes, "C")
+    return add(size_bytes, -const % ALIGNMENT_BYTES)
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,7 @@ def plan_main(program: Program, signatures: Mapping[str, Signature]) -> Layout:
     for i, call in enumerate(program.calls):
         for value in call.results:
             if value != program.logits:
-                size = scale(value.type.n_elements, DTYPE_BYTES[value.type.dtype])
+                size = scale(value.type.n_elements, DTYPES[value.type.dtype].n_bytes)
                 taken[value] = slots.take(size, i, last_use.get(value, i))
     offsets, total = slots.offsets_bytes()
     callee: Dim = 0
@@ -105,16 +113,14 @@ class _Main:
     ) -> None:  # fmt: skip
         self.program, self.signatures, self.layout = program, signatures, layout
         self.weight_offsets, self.weights_size = weight_offsets_bytes, weights_size_bytes
-        (self.weights, self.tokens, self.positions, self.state, self.workspace,
-         self.logits) = arguments  # fmt: skip
+        (self.weights, self.tokens, self.positions, self.context_length, self.state,
+         self.workspace, self.logits) = arguments  # fmt: skip
         self.entries = state_layout(program)
-        self.state_bytes = sum(entry.size_bytes_per_position for entry in self.entries)
-        state_size = memref.dim(self.state, b.index(1))
         n_tokens = memref.dim(self.tokens, b.index(1))
         self.symbols = {
             "T": n_tokens,
             "R": memref.dim(self.logits, b.index(1)),
-            "C": arith.divui(state_size, b.index(self.state_bytes)),
+            "C": arith.index_cast(ir.IndexType.get(), self.context_length),
         }
 
     def dim(self, dim: Dim) -> ir.Value:
@@ -135,9 +141,11 @@ class _Main:
                  (self.tokens, self.positions, self.state, self.logits)]  # fmt: skip
         wrong_batch = _any([_ne(size, one) for size in batch])
         wrong_tokens = _ne(tokens, one) if decode else _less(tokens, one)
-        state = memref.dim(self.state, b.index(1))
-        whole = b.index(self.state_bytes * POSITION_BLOCK)
-        ragged = _any([_ne(arith.remui(state, whole), b.index(0)), _less(state, whole)])
+        block = b.index(POSITION_BLOCK)
+        negative = arith.cmpi(
+            arith.CmpIPredicate.sle, self.context_length, b.constant(0, b.element_type("i64"))
+        )
+        ragged = _any([negative, _ne(arith.remui(length, block), b.index(0))])
         vocabulary = self.program.logits.type.shape[2]
         assert isinstance(vocabulary, int)
         tests = {
@@ -148,6 +156,7 @@ class _Main:
             6: _less(memref.dim(self.weights, b.index(0)), b.index(self.weights_size)),
             7: _less(memref.dim(self.workspace, b.index(0)), self.dim(self.layout.size_bytes)),
             8: _ne(memref.dim(self.logits, b.index(2)), b.index(vocabulary)),
+            10: self.state_is_small(length),
         }
         i32 = b.element_type("i32")
         code = b.constant(0, i32)
@@ -160,6 +169,14 @@ class _Main:
         with ir.InsertionPoint(choice.else_block):
             scf.yield_([code])
         return choice.results[0]
+
+    def state_is_small(self, length: ir.Value) -> ir.Value:
+        """Compare the positions that the state has room for with C: no product can overflow."""
+        const, per_position = split(state_bytes(self.program), "C")
+        size = memref.dim(self.state, b.index(1))
+        has_no_const = _less(size, b.index(const))
+        room = arith.divui(arith.subi(size, b.index(const)), b.index(per_position))
+        return _any([has_no_const, _less(room, length)]) if const else _less(room, length)
 
     def check_values(self, tokens: ir.Value, length: ir.Value) -> ir.Value:
         """Check what has to be read: the position and the token ids."""
@@ -187,8 +204,8 @@ class _Main:
             return b.reinterpret(self.tokens, "i64", 0, [1, size], [size, 1])
         if value.name == "positions":
             return b.reinterpret(self.positions, "i64", 0, [1], [1])
-        if "_cache." in value.name:
-            return self.cache(value)
+        if value.state is not None:
+            return self.state_tensor(value, value.state)
         at = self.dim(self.layout.offsets_bytes[value])
         type_ = value.type
         if is_head_input and isinstance(type_.shape[1], Affine):
@@ -199,19 +216,17 @@ class _Main:
         sizes = [self.dim(dim) for dim in type_.shape if isinstance(dim, Affine)]
         return b.view(self.workspace, type_.dtype, at, type_.shape, sizes)
 
-    def cache(self, value: Value) -> ir.Value:
+    def state_tensor(self, value: Value, state: State) -> ir.Value:
+        """Return the memref of a tensor of the state, in its stored shape."""
         (entry,) = (entry for entry in self.entries if entry.value == value)
         size = memref.dim(self.state, b.index(1))
         flat = b.reinterpret(self.state, "i8", 0, [size], [1])
         flat = memref.cast(b.memref_type([None], "i8"), flat)
-        at = self.dim(scale(C, entry.offset_bytes_per_position))
         length = self.symbols["C"]
-        if is_key_cache(value.type):
-            groups, width, _ = value.type.shape
-            blocks = arith.divui(length, b.index(POSITION_BLOCK))
-            shape = [groups, None, width, POSITION_BLOCK]
-            return b.view(flat, value.type.dtype, at, shape, [blocks])
-        return b.view(flat, value.type.dtype, at, value.type.shape, [length])
+        if state.block > 1:
+            length = arith.divui(length, b.index(state.block))
+        shape = state.stored_shape(value.type)
+        return b.view(flat, value.type.dtype, self.dim(entry.offset_bytes), shape, [length])
 
     def result(self, value: Value) -> ir.Value:
         if value != self.program.logits:
@@ -227,8 +242,9 @@ class _Main:
         described = self.signatures[call.function.name]
         operands = [self.value(value, call is self.program.head) for value in call.operands]
         for weight in call.weights:
-            at = b.index(self.weight_offsets[weight.name])
-            operands.append(b.view(self.weights, weight.dtype, at, weight.stored_shape, []))
+            for plane in weight.planes:
+                at = b.index(self.weight_offsets[plane.tensor_name(weight.name)])
+                operands.append(b.view(self.weights, plane.dtype.name, at, plane.shape, []))
         operands += [self.result(value) for value in call.results]
         operands.append(workspace)
         typed = [_as(value, type_) for value, type_ in
@@ -255,7 +271,7 @@ def _row_bytes(type_: TensorType) -> int:
     for dim in type_.shape[2:]:
         assert isinstance(dim, int)
         columns *= dim
-    return columns * DTYPE_BYTES[type_.dtype]
+    return columns * DTYPES[type_.dtype].n_bytes
 
 
 def _as(value: ir.Value, type_: ir.Type) -> ir.Value:
@@ -292,6 +308,7 @@ def emit_main(
         b.memref_type([None], "i8"),
         b.memref_type([None, None], "i64"),
         b.memref_type([None], "i64"),
+        b.element_type("i64"),
         b.memref_type([None, None], "i8"),
         b.memref_type([None], "i8"),
         b.memref_type([None, None, None], "f32"),

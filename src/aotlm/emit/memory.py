@@ -14,7 +14,7 @@ from aotlm.emit.elementwise import generic
 from aotlm.emit.plan_workspace import Strided, contiguous
 from aotlm.graph.dims import add
 from aotlm.graph.ir import Node
-from aotlm.graph.ops import POSITION_BLOCK
+from aotlm.graph.state import POSITION_BLOCK
 from aotlm.weights.weight import Weight
 
 
@@ -27,11 +27,12 @@ def _clamped(token: ir.Value, n: int) -> ir.Value:
 
 def _table_rows(weight: Weight, table: ir.Value, row: ir.Value) -> list[tuple[int, ir.Value]]:
     """Return (first column, memref) pieces that together are one row of a stored matrix."""
-    columns, dtype, layout = weight.shape[1], weight.dtype, weight.storage
+    columns, (plane,) = weight.shape[1], weight.planes
+    dtype, layout = plane.dtype.name, weight.storage.layout(weight.layout)
     if not layout.panel:
         at = arith.muli(row, b.index(columns))
         return [(0, b.reinterpret(table, dtype, at, [columns], [1]))]
-    n_packs, step = weight.stored_shape[1], layout.panel * layout.k_pack
+    n_packs, step = plane.shape[1], layout.panel * layout.k_pack
     panel = arith.divui(row, b.index(layout.panel))
     inside = arith.remui(row, b.index(layout.panel))
     at = arith.addi(
@@ -54,7 +55,7 @@ def emit_embedding(context: FunctionContext, node: Node) -> None:
     with rows(context, node) as row:
         token = memref.load(row.memref(context.place(ids)), [])
         place = context.place(node)
-        source = context.base(context.place(table).buffer)
+        (source,) = context.planes(table)
         for first, piece in _table_rows(weight, source, _clamped(token, weight.shape[0])):
             shape = ir.MemRefType(piece.type).shape
             target = row.memref(place, _columns(place.strided, first, shape))

@@ -103,7 +103,7 @@ def emit_norm(context: FunctionContext, node: Node) -> None:
     """Emit rms_norm and layer_norm, two and three walks over a row that lies in cache."""
     n = int(str(node.shape[-1]))
     centred = node.op is ops.LAYER_NORM
-    parameters = [context.inputs[context.place(p).buffer.index] for p in node.operands[1:]]
+    parameters = [context.base(context.place(p).buffer) for p in node.operands[1:]]
     offset = node.attrs.get("offset", 0.0)
 
     def visit(x: ir.Value, y: ir.Value) -> None:

@@ -14,9 +14,9 @@ from typing import Final
 from aotlm.graph import ops
 from aotlm.graph.dims import SYMBOLS, Affine, Dim, add, divide, maximum, mul, scale
 from aotlm.graph.ir import Graph, Node, Op, Shape
+from aotlm.support.dtypes import DTYPES
 
 ALIGNMENT_BYTES: Final = 64
-DTYPE_BYTES: Final = {"f32": 4, "f16": 2, "bf16": 2, "i64": 8}
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ class _Planner:
         return self.finish()
 
     def allocate(self, node: Node, now: int, last_use: int) -> Buffer:
-        size_bytes = scale(node.type.n_elements, DTYPE_BYTES[node.dtype])
+        size_bytes = scale(node.type.n_elements, DTYPES[node.dtype].n_bytes)
         slot = self.slots.take(size_bytes, now, last_use)
         return Buffer("workspace", slot, node.dtype, 0, node.type.n_elements)
 

@@ -102,6 +102,20 @@ def maximum(a: Dim, b: Dim) -> Dim:
     return _make(max(const_a, const_b), (i, j, k))
 
 
+def split(dim: Dim, symbol: str) -> tuple[int, int]:
+    """Return the constant and the factor of a symbol, of a dim that has no other symbol.
+
+    Raises:
+        ValueError: it has another one.
+    """
+    const, terms = _split(dim)
+    factors = dict(zip(SYMBOLS, terms, strict=True))
+    factor = factors.pop(symbol)
+    if any(factors.values()):
+        raise ValueError(f"{dim} is not linear in {symbol} alone")
+    return const, factor
+
+
 def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
     """Replace symbols by other dims; symbols that values does not name stay."""
     const, terms = _split(dim)

@@ -15,6 +15,7 @@ from typing import Any, Final
 from aotlm.errors import AotlmError
 from aotlm.graph import ops
 from aotlm.graph.ir import Graph, Node, TensorType, build, make
+from aotlm.graph.state import State, anonymous, state_of
 from aotlm.weights.weight import Weight
 
 FREE: Final = (ops.SCALAR, ops.PARAMETER)
@@ -28,6 +29,7 @@ class Value:
     type: TensorType
     call: int = -1
     index: int = 0
+    state: State | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +124,9 @@ class _Region:
         elif node.op is ops.SCALAR:
             copy = node
         else:
-            copy = make(ops.INPUT, name=f"x{len(self.outer)}", type=node.type)
+            state = state_of(node)
+            attrs: dict[str, Any] = {} if state is None else {"state": anonymous(state)}
+            copy = make(ops.INPUT, name=f"x{len(self.outer)}", type=node.type, **attrs)
             self.outer.append(node)
         self.copies[node] = copy
         return copy
@@ -140,7 +144,7 @@ class _Region:
 
 def canonical(weight: Weight, name: str) -> Weight:
     """Return what a function needs to know of a weight: everything but which tensor it is."""
-    return Weight(name, (), "rows", weight.layout, weight.dtype, weight.shape)
+    return Weight(name, (), "rows", weight.layout, weight.codec, weight.shape)
 
 
 def structure(graph: Graph) -> Any:
@@ -191,7 +195,7 @@ def partition(graph: Graph, entry: str) -> Program:
         if node in stages:
             by_stage.setdefault(stages[node], []).append(node)
     values: dict[Node, Value] = {
-        node: Value(node.attrs["name"], node.type) for node in graph.inputs
+        node: Value(node.attrs["name"], node.type, state=state_of(node)) for node in graph.inputs
     }
     kinds: dict[Any, int] = {}
     pieces = []

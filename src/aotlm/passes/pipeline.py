@@ -14,10 +14,14 @@ from aotlm.passes.recognize_gated_mlp import RecognizeGatedMlp
 from aotlm.passes.recognize_norms import RecognizeNorms
 from aotlm.passes.recognize_rotary import RecognizeRotary
 from aotlm.passes.specialize_attention import SpecializeAttention
+from aotlm.weights.policy import POLICIES
 
 
-def graph_pipeline(dtype: str) -> tuple[Pass, ...]:
-    """Return the passes from a captured Graph to one that can be partitioned."""
+def graph_pipeline(policy: str) -> tuple[Pass, ...]:
+    """Return the passes from a captured Graph to one that can be partitioned.
+
+    policy: a key of POLICIES.
+    """
     return (
         Canonicalize(),
         FoldTransposes(),
@@ -29,7 +33,7 @@ def graph_pipeline(dtype: str) -> tuple[Pass, ...]:
         FuseEpilogues(),
         MergeLinears(),
         SpecializeAttention(),
-        MarkStorage(dtype),
+        MarkStorage(POLICIES[policy]),
         PackWeights(),
         Canonicalize(),
     )

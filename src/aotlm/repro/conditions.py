@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 from aotlm.codegen.link import LINK_TARGET
 from aotlm.codegen.tools import Step, run_tool, zig_cc
+from aotlm_runtime.host.cache import user_cache
 
 NOBODY = 65534
 DAY_SECONDS = 24 * 3600
@@ -108,8 +109,8 @@ def _make_places(how: Conditions, folder: Path) -> None:
     for name in ("home", "cache/aotlm", "tmp"):
         (folder / name).mkdir(parents=True)
     if how.is_stranger:
-        (folder / "cache/aotlm/demo").symlink_to(_cache() / "aotlm/demo")
-        (folder / "cache/huggingface").symlink_to(_cache() / "huggingface")
+        (folder / "cache/aotlm/demo").symlink_to(user_cache() / "aotlm/demo")
+        (folder / "cache/huggingface").symlink_to(user_cache() / "huggingface")
     if _prefix(how):
         for path in (folder, *folder.rglob("*")):
             os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
@@ -142,8 +143,3 @@ def _prefix(how: Conditions) -> tuple[str, ...]:
 
 def _n_cpus(how: Conditions) -> int:
     return min(how.n_cpus, len(os.sched_getaffinity(0)))
-
-
-def _cache() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME")
-    return Path(root) if root else Path.home() / ".cache"

@@ -1,7 +1,6 @@
 """The wheelhouse: one folder with the wheels of the lock, for the host and for the images."""
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -12,14 +11,14 @@ from pathlib import Path
 from aotlm.errors import AotlmError
 from aotlm.support.progress import Progress, silent
 from aotlm.toolchain.pins import DOCKER_DIR, LOCK_NAME, Locked
+from aotlm_runtime.host.cache import cache_folder
 
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
 
 
 def wheelhouse() -> Path:
     """Return the folder, in the user's cache; ./bootstrap names the same one."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "aotlm" / "wheelhouse"
+    return cache_folder("wheelhouse")
 
 
 def fetch_wheels(

@@ -22,21 +22,22 @@ import numpy as np
 
 from aotlm.errors import AotlmError
 from aotlm.support.atomic import new_file
+from aotlm.support.dtypes import DTYPES, DType
 from aotlm.support.progress import Progress, silent
+from aotlm.weights.layouts import Array
 from aotlm.weights.weight import Reader, Source, Weight, pack
+from aotlm_runtime.bundle.header import LENGTH_BYTES
 
 WEIGHTS: Final = "weights.safetensors"  # its name in an import and in a bundle
 ALIGNMENT_BYTES: Final = 64
 DATA_ALIGNMENT_BYTES: Final = 4096
-LENGTH_BYTES: Final = 8  # a safetensors file starts with the header's length, u64 little-endian
 PAD: Final = "__pad."
 MAX_THREADS: Final = 4  # each holds a weight and its sources, so memory bounds their number
-SAFETENSORS_DTYPES: Final = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
 
 
 @dataclass(frozen=True)
 class WeightFilePlan:
-    """The file's header and where each weight lies in its data section."""
+    """The file's header and where each plane of a weight lies in its data section, by name."""
 
     weights: tuple[Weight, ...]
     header: bytes  # the 8 bytes of its length included
@@ -60,19 +61,21 @@ def plan_weight_file(
     entries: dict[str, Any] = {}
     notes = dict(metadata or {})
     end = n_pads = 0
+    table = []
     for weight in weights:
-        pad = -end % ALIGNMENT_BYTES
-        if pad:
-            entries[f"{PAD}{n_pads}"] = _entry("U8", (pad,), end, pad)
-            n_pads += 1
-        offsets[weight.name] = begin = end + pad
-        dtype = SAFETENSORS_DTYPES[weight.dtype]
-        entries[weight.name] = _entry(dtype, weight.stored_shape, begin, weight.size_bytes)
         notes[f"tensor.{weight.name}"] = _note(weight)
-        end = begin + weight.size_bytes
+        for plane in weight.planes:
+            pad = -end % ALIGNMENT_BYTES
+            if pad:
+                entries[f"{PAD}{n_pads}"] = _entry(DTYPES["u8"], (pad,), end, pad)
+                n_pads += 1
+            name = plane.tensor_name(weight.name)
+            offsets[name] = begin = end + pad
+            entries[name] = _entry(plane.dtype, plane.shape, begin, plane.size_bytes)
+            table.append((name, plane.dtype.name, plane.shape, begin))
+            end = begin + plane.size_bytes
     header = {"__metadata__": dict(sorted(notes.items())), **entries}
-    table = sorted((w.name, w.dtype, w.stored_shape, offsets[w.name]) for w in weights)
-    digest = hashlib.sha256(json.dumps(table).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(sorted(table)).encode()).hexdigest()
     return WeightFilePlan(tuple(weights), _padded(header), offsets, end, digest)
 
 
@@ -95,23 +98,24 @@ def write_weight_file(
 
         write(plan.header)
         end = 0
-        for done, (weight, array) in enumerate(zip(plan.weights, packed, strict=True), start=1):
-            begin = plan.offsets_bytes[weight.name]
-            write(bytes(begin - end))
-            # bf16 is no type that the buffer protocol knows
-            write(array.reshape(-1).view(np.uint8).data)
-            end = begin + weight.size_bytes
+        for done, (weight, arrays) in enumerate(zip(plan.weights, packed, strict=True), start=1):
+            for plane, array in zip(weight.planes, arrays, strict=True):
+                begin = plan.offsets_bytes[plane.tensor_name(weight.name)]
+                write(bytes(begin - end))
+                # bf16 is no type that the buffer protocol knows
+                write(array.reshape(-1).view(np.uint8).data)
+                end = begin + plane.size_bytes
             progress(done, len(plan.weights), weight.name)
     return total.hexdigest()
 
 
-def _packed(plan: WeightFilePlan, read: Reader) -> Generator[np.ndarray[Any, Any], None, None]:
+def _packed(plan: WeightFilePlan, read: Reader) -> Generator[tuple[Array, ...], None, None]:
     """Yield the packed weights in order; threads work ahead, one weight each.
 
     What takes long in packing (reading, digests, conversion, copies) runs without Python's lock.
     """
     n_threads = min(len(os.sched_getaffinity(0)), MAX_THREADS)
-    pool, ahead = ThreadPoolExecutor(n_threads), deque[Future[np.ndarray[Any, Any]]]()
+    pool, ahead = ThreadPoolExecutor(n_threads), deque[Future[tuple[Array, ...]]]()
     try:
         for weight in plan.weights:
             ahead.append(pool.submit(pack, weight, read))
@@ -133,8 +137,12 @@ def _check_names(weights: Sequence[Weight]) -> None:
         )
 
 
-def _entry(dtype: str, shape: tuple[int, ...], begin: int, size_bytes: int) -> dict[str, Any]:
-    return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, begin + size_bytes]}
+def _entry(dtype: DType, shape: tuple[int, ...], begin: int, size_bytes: int) -> dict[str, Any]:
+    return {
+        "dtype": dtype.safetensors,
+        "shape": list(shape),
+        "data_offsets": [begin, begin + size_bytes],
+    }
 
 
 def _note(weight: Weight) -> str:

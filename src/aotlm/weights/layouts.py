@@ -1,26 +1,18 @@
-"""The storage layouts: one table entry for each (layout, dtype).
+"""How rows of a [N, K] matrix lie in a stored array.
 
-A panel holds `panel` rows of a [N, K] matrix side by side, so that one vector load brings the same
-column k of all of them; `k_pack` neighbouring columns lie together for the bf16 dot product. N is
-padded to the panel and K to the pair, with zeros.
+A panel holds `panel` rows side by side, so that one vector load brings the same column k of all of
+them; `k_pack` neighbouring columns lie together for instructions that multiply pairs. N is padded
+to the panel and K to the pack, with zeros.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import ml_dtypes
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-
-DTYPES: Final[Mapping[str, Any]] = {
-    "f32": np.dtype(np.float32),
-    "f16": np.dtype(np.float16),
-    "bf16": np.dtype(ml_dtypes.bfloat16),
-}
 
 
 @dataclass(frozen=True)
@@ -67,12 +59,4 @@ class Layout:
         return np.ascontiguousarray(rows).view(f"u{rows.dtype.itemsize * self.k_pack}")
 
 
-LAYOUTS: Final[Mapping[tuple[str, str], Layout]] = {
-    ("vector", "f32"): Layout(0, 1),
-    ("matrix", "f32"): Layout(0, 1),
-    ("matrix", "f16"): Layout(0, 1),
-    ("matrix", "bf16"): Layout(0, 1),
-    ("panels", "f32"): Layout(64, 1),
-    ("panels", "f16"): Layout(64, 1),
-    ("panels", "bf16"): Layout(32, 2),
-}
+ROWS: Final = Layout(0, 1)

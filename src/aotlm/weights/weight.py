@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from aotlm.weights.layouts import DTYPES, LAYOUTS, Layout
+from aotlm.support.dtypes import DTYPES
+from aotlm.weights.codecs import CODECS, Codec, Plane
+from aotlm.weights.layouts import Array
 
-Array = np.ndarray[Any, Any]
 Reader = Callable[[str, str], Array]  # tensor, dtype → its values, rounded to nearest even
 
 GATE_GROUP: Final = 16  # output rows of gate and of up that alternate
@@ -29,40 +29,40 @@ class Source:
 
 @dataclass(frozen=True)
 class Weight:
-    """One tensor of the weight file.
+    """What is stored under one name: which tensors it is made of, and how, by its codec.
 
     arrangement: "rows" concatenates the sources along N; "gate_up" interleaves two sources in
-    groups of 16 rows, each padded to 16 with zeros first. layout: a key of LAYOUTS.
-    shape: logical (N,) or (N, K), after the arrangement.
+    groups of 16 rows, each padded to 16 with zeros first. layout: one of LAYOUTS. codec: a key of
+    CODECS. shape: logical (N,) or (N, K), after the arrangement.
     """
 
     name: str
     sources: tuple[Source, ...]
     arrangement: str
     layout: str
-    dtype: str
+    codec: str
     shape: tuple[int, ...]
 
     @property
-    def storage(self) -> Layout:
-        """Return the layout's table entry."""
-        return LAYOUTS[self.layout, self.dtype]
+    def storage(self) -> Codec:
+        """Return the codec's row."""
+        return CODECS[self.codec]
 
     @property
-    def stored_shape(self) -> tuple[int, ...]:
-        """Return the shape in the file."""
-        return self.storage.stored_shape(self.shape)
+    def planes(self) -> tuple[Plane, ...]:
+        """Return the tensors of the weight file that hold it."""
+        return self.storage.planes(self.layout, self.shape)
 
     @property
     def size_bytes(self) -> int:
-        """Return the size in the file."""
-        return math.prod(self.stored_shape) * DTYPES[self.dtype].itemsize
+        """Return the size in the file, without padding between planes."""
+        return sum(plane.size_bytes for plane in self.planes)
 
 
 def _read(source: Source, dtype: str, read: Reader) -> Array:
     if not source.tensor:
         begin, end = source.rows or (0, 0)
-        return np.zeros(end - begin, DTYPES[dtype])
+        return np.zeros(end - begin, DTYPES[dtype].numpy)
     array = read(source.tensor, dtype)
     array = array.T if source.transposed else array
     return array[slice(*source.rows)] if source.rows else array
@@ -84,12 +84,12 @@ def interleave(gate: Array, up: Array) -> Array:
 def _rows(weight: Weight, read: Reader) -> Iterator[Array]:
     """Yield the sources' rows one below the other."""
     for source in weight.sources:
-        yield _read(source, weight.dtype, read)
+        yield _read(source, weight.storage.values.name, read)
 
 
 def _gate_up(weight: Weight, read: Reader) -> Iterator[Array]:
     """Yield the interleaved rows of the two sources, in blocks."""
-    gate, up = (_read(source, weight.dtype, read) for source in weight.sources)
+    gate, up = (_read(source, weight.storage.values.name, read) for source in weight.sources)
     for begin in range(0, len(gate), BLOCK_ROWS):
         yield interleave(gate[begin : begin + BLOCK_ROWS], up[begin : begin + BLOCK_ROWS])
 
@@ -100,17 +100,17 @@ ARRANGEMENTS: Final[Mapping[str, Callable[[Weight, Reader], Iterator[Array]]]] =
 }
 
 
-def pack(weight: Weight, read: Reader) -> Array:
-    """Return the stored array in the weight's dtype; holds the sources and the result."""
-    out = np.zeros(weight.stored_shape, DTYPES[weight.dtype])
+def pack(weight: Weight, read: Reader) -> tuple[Array, ...]:
+    """Return the stored array of each plane; holds the sources and the result."""
+    out = tuple(np.zeros(plane.shape, plane.dtype.numpy) for plane in weight.planes)
     first_row = 0
     for rows in ARRANGEMENTS[weight.arrangement](weight, read):
-        weight.storage.store(rows, out, first_row)
+        weight.storage.store(weight.layout, rows, out, first_row)
         first_row += len(rows)
     assert first_row == weight.shape[0], f"{weight.name}: {first_row} rows for {weight.shape}"
     return out
 
 
-def unpack(weight: Weight, stored: Array) -> Array:
-    """Return the logical array (after the arrangement) of a stored one, as f32."""
-    return weight.storage.load(stored, weight.shape).astype(np.float32)
+def unpack(weight: Weight, stored: Sequence[Array]) -> Array:
+    """Return the logical array (after the arrangement) of the planes' stored ones, as f32."""
+    return weight.storage.load(weight.layout, stored, weight.shape)
