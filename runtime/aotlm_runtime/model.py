@@ -2,18 +2,22 @@
 
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from aotlm_runtime.bundle.manifest import Manifest
-from aotlm_runtime.bundle.reader import Bundle, Progress, open_bundle
+from aotlm_runtime.bundle.reader import Bundle, open_bundle
+from aotlm_runtime.bundle.verification import Display, Verification, in_silence
 from aotlm_runtime.chat import Chat
 from aotlm_runtime.compiled.library import CompiledModel, choose_library
 from aotlm_runtime.compiled.session import Session
-from aotlm_runtime.errors import OptionInvalidError
+from aotlm_runtime.errors import OptionInvalidError, WeightsInvalidError
 from aotlm_runtime.generate.loop import FinishReason, generate
 from aotlm_runtime.generate.sampling import Sampler
 from aotlm_runtime.generate.stream import DEFAULT, GenerationOptions, TextDelta, stream_text
@@ -33,7 +37,8 @@ MAX_THREADS = 256
 class GenerationStats:
     """What an answer took. `prefilled` of the `prompt_tokens` were computed, the rest reused.
 
-    `prefill_seconds` lead to the first token; `decode_seconds` to all others.
+    `prefill_seconds` lead to the first token, without waiting for the verification of the weights;
+    `decode_seconds` to all others.
     """
 
     prompt_tokens: int
@@ -46,9 +51,12 @@ class GenerationStats:
 
 @dataclass(frozen=True)
 class LoadTimes:
-    """Seconds that opening a bundle took; it is verified and loaded at the same time."""
+    """Seconds that opening a bundle took; it is verified beside loading and the first prefill.
 
-    verify_seconds: float
+    `verify_seconds` grow until that is over, and are None where the weights are not verified.
+    """
+
+    verify_seconds: float | None
     load_seconds: float
 
 
@@ -63,12 +71,14 @@ class Model:
         manifest: Manifest,
         session: Session,
         text: Tokenizer,
-        times: LoadTimes = LoadTimes(0, 0),
+        verification: Verification | None = None,
+        load_seconds: float = 0,
     ) -> None:
         self.manifest = manifest
         self.session = session
         self.text = text
-        self.times = times
+        self.verification = verification
+        self._load_seconds = load_seconds
         self.last: GenerationStats | None = None
         self._eos_ids = frozenset(manifest.model.eos_token_ids)
         self._vocabulary = min(text.vocabulary, manifest.model.vocab_size)
@@ -113,6 +123,30 @@ class Model:
         return self.text.encode_chat(messages)
 
     @property
+    def times(self) -> LoadTimes:
+        """What loading took."""
+        verify_seconds = self.verification.seconds if self.verification else None
+        return LoadTimes(verify_seconds, self._load_seconds)
+
+    def wait_until_verified(self) -> None:
+        """Return when the whole bundle was compared with its manifest, if that was asked for.
+
+        Raises:
+            FileChangedError: a file is damaged.
+        """
+        if self.verification:
+            self.verification.wait()
+
+    def check_damage(self) -> None:
+        """Return at once, also while the bundle is being verified.
+
+        Raises:
+            FileChangedError: it was verified, and a file is damaged.
+        """
+        if self.verification:
+            self.verification.check()
+
+    @property
     def context_length(self) -> int:
         """The tokens that prompt and answer may have together."""
         return self.session.context_length
@@ -128,11 +162,13 @@ class Model:
 
         Raises:
             ContextExceededError: the prompt is longer than the context.
+            FileChangedError: the weights are damaged; nothing was yielded then.
         """
-        started = time.perf_counter()
+        started, waited = time.perf_counter(), self.session.waited_seconds
         prefilled = len(ids) - self.session.rewind_to_common_prefix(ids)
         logits = self.session.prefill(ids[-prefilled:])
         first = time.perf_counter()
+        waited = self.session.waited_seconds - waited
         tokens = generate(
             self.session,
             logits,
@@ -155,7 +191,7 @@ class Model:
                 prompt_tokens=len(ids),
                 prefilled=prefilled,
                 generated=generated,
-                prefill_seconds=first - started,
+                prefill_seconds=first - started - waited,
                 decode_seconds=time.perf_counter() - first,
                 finish=answer.reason,
             )
@@ -178,12 +214,16 @@ def load(
     threads: int | None = None,
     context: int | None = None,
     verify: bool = True,
-    progress: Progress | None = None,
+    display: Display = in_silence,
 ) -> Model:
     """Load a bundle: a folder, a `.tar` or a `.tar.zst`.
 
     `threads` is by default the physical cores that this process may use; `context` the smaller of
-    the model's and 4096. Without `verify`, digests of the weights are not compared.
+    the model's and 4096.
+
+    What runs or is parsed is verified before that; the weights are verified meanwhile and beside
+    the first prefill, and no logits and no text come before the end. `display` shows it to those
+    who wait. Without `verify`, the weights are not compared with their digests.
 
     Raises:
         AotlmError: a subclass that says what is wrong.
@@ -194,7 +234,7 @@ def load(
             threads=threads,
             context=context,
             verify=verify,
-            progress=progress,
+            display=display,
         )
 
 
@@ -204,7 +244,7 @@ def load_opened(
     threads: int | None = None,
     context: int | None = None,
     verify: bool = True,
-    progress: Progress | None = None,
+    display: Display = in_silence,
 ) -> Model:
     """Load an open bundle, which may be closed afterwards; see `load`."""
     manifest = bundle.manifest
@@ -212,31 +252,29 @@ def load_opened(
     n_threads = _threads(threads)
     library = choose_library(manifest.libraries, cpu.cpu_features())
     started = time.perf_counter()
-    # Hashing takes one core; reading the tokenizer meanwhile takes another. What is read here is
-    # compared with its own digest, and the weights are not touched before the block ends.
-    with ThreadPoolExecutor(1) as pool:
-        verified = pool.submit(_verify, bundle, progress) if verify else None
-        compiled = CompiledModel(bundle.read(library.shared), manifest.abi)
-        files = {path.rpartition("/")[2]: bundle.read(path) for path in manifest.tokenizer_files}
-        text = Tokenizer(files)
-        session = Session(
-            compiled,
-            manifest.abi,
-            bundle.map_weights(),
-            manifest.model.vocab_size,
-            length,
-            n_threads,
-        )
-        loaded = time.perf_counter() - started
-        times = LoadTimes(verified.result() if verified else 0, loaded)
-    return Model(manifest, session, text, times)
+    verification = bundle.begin_verification(n_threads) if verify else None
+    compiled = CompiledModel(bundle.read(library.shared), manifest.abi)
+    files = {path.rpartition("/")[2]: bundle.read(path) for path in manifest.tokenizer_files}
+    text = Tokenizer(files)
+    session = Session(
+        compiled,
+        manifest.abi,
+        _map_weights(bundle, verification),
+        manifest.model.vocab_size,
+        length,
+        n_threads,
+        gate=partial(verification.wait, display) if verification else None,
+    )
+    return Model(manifest, session, text, verification, time.perf_counter() - started)
 
 
-def _verify(bundle: Bundle, progress: Progress | None) -> float:
-    """Verify a bundle and return the seconds that it took."""
-    started = time.perf_counter()
-    bundle.verify(progress or (lambda n_bytes: None))
-    return time.perf_counter() - started
+def _map_weights(bundle: Bundle, verification: Verification | None) -> NDArray[np.int8]:
+    try:
+        return bundle.map_weights()
+    except WeightsInvalidError:
+        if verification:  # damage explains it, where there is any
+            verification.wait()
+        raise
 
 
 def _context(wanted: int | None, longest: int) -> int:

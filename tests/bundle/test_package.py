@@ -10,10 +10,10 @@ import pytest
 import zstandard
 
 from aotlm.bundle import archive
-from aotlm.bundle.package import package
+from aotlm.bundle.package import describe_file, package
 from aotlm.codegen.compile import compile_import
 from aotlm.errors import AotlmError
-from aotlm_runtime.bundle.manifest import read_manifest
+from aotlm_runtime.bundle.manifest import BLOCK_SIZE_BYTES, read_manifest
 from tests.bundle.conftest import TARGET
 from tests.unit.handwritten import leave_kernels, write_import
 
@@ -35,6 +35,26 @@ def test_the_manifest_lists_every_file_of_the_folder_with_its_digest(out: Path) 
         assert (file.size_bytes, file.sha256) == (len(data), hashlib.sha256(data).hexdigest())
     assert [library.target for library in manifest.libraries] == [TARGET]
     assert manifest.tokenizer_files == ["tokenizer/tokenizer.json"]
+
+
+def test_a_large_file_has_the_digest_of_each_block_beside_that_of_the_whole(
+    out: Path, tmp_path: Path
+) -> None:
+    data = bytes(range(256)) * (BLOCK_SIZE_BYTES // 128) + b"rest"  # two blocks and a bit
+    (tmp_path / "large").write_bytes(data)
+    (tmp_path / "one").write_bytes(data[:BLOCK_SIZE_BYTES])
+    (tmp_path / "empty").write_bytes(b"")
+    begins = (0, BLOCK_SIZE_BYTES, 2 * BLOCK_SIZE_BYTES)
+    file = describe_file(tmp_path, "large")
+    assert (file.size_bytes, file.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+    assert file.block_sha256 == [
+        hashlib.sha256(data[begin : begin + BLOCK_SIZE_BYTES]).hexdigest() for begin in begins
+    ]
+    for name in ("one", "empty"):
+        assert describe_file(tmp_path, name).block_sha256 == []
+    package(out)
+    manifest = read_manifest(out / "bundle" / "manifest.json")
+    assert (manifest.format_version, manifest.block_size_bytes) == (2, BLOCK_SIZE_BYTES)
 
 
 def test_two_targets_are_in_one_bundle(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:

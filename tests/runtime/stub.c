@@ -2,7 +2,7 @@
 //
 // The state holds each position's token + 1; with s the sum of the tokens so far, times the first
 // byte of the weights, the next token is the end (258) if s is a multiple of END_EVERY, else a
-// letter. Each call takes DELAY_MICROSECONDS. With a SCRIPT, the tokens behind the first PROMPT ones
+// letter. Weights below 0 make logits that are no numbers. Each call takes DELAY_MICROSECONDS. With a SCRIPT, the tokens behind the first PROMPT ones
 // are its characters, and then the end.
 #include <stdint.h>
 #include <unistd.h>
@@ -60,6 +60,7 @@ static int32_t forward(bytes1_t *weights, ids2_t *tokens, ids1_t *positions, int
     for (int64_t v = 0; v < V; v++) row[v] = 0;
     row[next_token(begin + t, sum * weights->aligned[0])] = 1;
     row[V - 1] = 2;  // beyond the tokenizer's vocabulary
+    if (weights->aligned[0] < 0) row[0] = __builtin_nanf("");
   }
   return 0;
 }

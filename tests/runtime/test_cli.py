@@ -238,14 +238,18 @@ def test_inspect_prints_what_a_bundle_is(bundle: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "run", "chat"])
 def test_a_spoiled_bundle_is_refused_by_every_command(
-    bundle: Path, command: str, capsys: pytest.CaptureFixture[str]
+    bundle: Path,
+    command: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
     weights = bundle / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     assert cli.main([command, str(bundle)]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("error: 'weights.safetensors' in ")
+    assert err.startswith("error: the block at byte 4096 of 'weights.safetensors' in ")
 
 
 def test_verify_says_what_it_verified(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:

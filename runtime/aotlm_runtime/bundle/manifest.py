@@ -14,6 +14,8 @@ from aotlm_runtime.bundle import format1
 from aotlm_runtime.errors import ManifestInvalidError
 
 FORMAT_VERSION = 2
+BLOCK_SIZE_BYTES = 1 << 22
+_BLOCK_ALIGNMENT_BYTES = 4096
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,12 +110,17 @@ class SourceTensor(Record, frozen=True, kw_only=True):
     sha256: str
 
 
-class File(Record, frozen=True, kw_only=True):
-    """A file; `path` is relative, with forward slashes."""
+class File(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A file; `path` is relative, with forward slashes.
+
+    `block_sha256` has the digest of each block of the manifest's `block_size_bytes`, the last of
+    which may be shorter, so that they can be compared side by side; a small file has none.
+    """
 
     path: str
     size_bytes: int
     sha256: str
+    block_sha256: list[str] = []
 
 
 class Library(Record, frozen=True, kw_only=True):
@@ -140,7 +147,10 @@ class ModelFile(Record, frozen=True, kw_only=True):
 
 
 class Manifest(Record, frozen=True, kw_only=True):
-    """`manifest.json` of a bundle; `files` lists every file but itself, sorted by path."""
+    """`manifest.json` of a bundle; `files` lists every file but itself, sorted by path.
+
+    `block_size_bytes` holds for all of them; format 1 had no blocks.
+    """
 
     format_version: int = FORMAT_VERSION
     model: Model
@@ -150,6 +160,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     tokenizer_files: list[str]
     toolchain: dict[str, str]
     source_tensors: list[SourceTensor]
+    block_size_bytes: int = 0
     files: list[File]
 
 
@@ -216,6 +227,7 @@ def decode_manifest(data: bytes, name: str) -> Manifest:
         manifest = decode(data, Manifest, name)
         _check_digest(manifest.abi.digest, abi_digest(manifest.abi), name)
     _check_paths(manifest, name)
+    _check_blocks(manifest, name)
     return manifest
 
 
@@ -314,4 +326,21 @@ def _check_paths(manifest: Manifest, name: str) -> None:
         if path not in listed:
             raise ManifestInvalidError(
                 f"{name} uses the file {path!r} but does not list it; make the bundle again"
+            )
+
+
+def _check_blocks(manifest: Manifest, name: str) -> None:
+    size = manifest.block_size_bytes
+    divided = [file for file in manifest.files if file.block_sha256]
+    if divided and (size <= 0 or size % _BLOCK_ALIGNMENT_BYTES):
+        raise ManifestInvalidError(
+            f"{name} has digests of blocks of {size} bytes, but a block must have a multiple of "
+            f"{_BLOCK_ALIGNMENT_BYTES}; make the bundle again"
+        )
+    for file in divided:
+        wanted = -(-file.size_bytes // size)
+        if len(file.block_sha256) != wanted:
+            raise ManifestInvalidError(
+                f"{name} has {len(file.block_sha256)} digests of blocks for {file.path!r}, but its "
+                f"{file.size_bytes} bytes are {wanted} blocks of {size}; make the bundle again"
             )

@@ -3,19 +3,17 @@
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Self
 
 from aotlm_runtime.bundle.archive import read_members
 from aotlm_runtime.bundle.header import data_start
 from aotlm_runtime.bundle.manifest import File, Manifest, decode_manifest
+from aotlm_runtime.bundle.verification import Block, Progress, Verification, compare
 from aotlm_runtime.errors import (
     ArchiveInvalidError,
     BundleNotFoundError,
@@ -25,8 +23,12 @@ from aotlm_runtime.errors import (
     ManifestInvalidError,
     WeightsInvalidError,
 )
-from aotlm_runtime.host import memory
+from aotlm_runtime.host import cpu, memory
 from aotlm_runtime.host.cache import cache_folder
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 MANIFEST = "manifest.json"
 # The one file that a manifest does not list: the signature covers the manifest too.
@@ -35,8 +37,6 @@ PAD = ".pad"
 _CHUNK_BYTES = 1 << 22
 # A manifest is read before anything about it is known; none comes near this.
 _MAX_MANIFEST_BYTES = 1 << 26
-
-Progress = Callable[[int], object]
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class Bundle:
         self.manifest: Manifest = decode_manifest(self._read_manifest(), f"{name}/{MANIFEST}")
         self._files = {file.path: file for file in self.manifest.files}
         self._check_members()
+        self._verification: Verification | None = None
 
     def read(self, path: str) -> bytes:
         """Return the bytes of a small file.
@@ -66,14 +67,14 @@ class Bundle:
         """
         extent = self._extents[path]
         data = os.pread(extent.fd, extent.size_bytes, extent.offset)
-        _compare(self._files[path], hashlib.sha256(data).hexdigest(), self.name)
+        compare(self._shown(path), hashlib.sha256(data).hexdigest(), self._files[path].sha256)
         return data
 
     def extent(self, path: str) -> Extent:
         """Return where the bytes of a file are, while the bundle is open."""
         return self._extents[path]
 
-    def map_weights(self) -> NDArray[np.int8]:
+    def map_weights(self) -> "NDArray[np.int8]":
         """Return the weight file's data section, mapped: [weights_size_bytes] i8.
 
         Raises:
@@ -94,15 +95,33 @@ class Bundle:
             )
         return memory.map_file(extent.fd, extent.offset + header, wanted)
 
-    def verify(self, progress: Progress = lambda n_bytes: None) -> None:
+    def begin_verification(self, n_threads: int | None = None) -> Verification:
+        """Return the comparison of every file with the manifest, which goes on beside the caller.
+
+        It begins with the first call, and takes at most the cores that this process may use. The
+        bundle may be closed meanwhile.
+        """
+        if self._verification is None:
+            n_cores = cpu.default_threads()
+            n_threads = min(n_threads or n_cores, n_cores)
+            self._verification = Verification(list(self._blocks()), n_threads)
+        return self._verification
+
+    def verify(
+        self, progress: Progress = lambda n_bytes: None, *, with_whole_files: bool = False
+    ) -> None:
         """Compare every file with the manifest; `progress` is told the bytes of each step.
+
+        `with_whole_files` also compares the digests of whole files that have some of blocks, for
+        those who rely on both.
 
         Raises:
             FileChangedError: a file's digest is not the manifest's.
         """
-        for file in self.manifest.files:
-            digest = _digest(self._extents[file.path], progress)
-            _compare(file, digest, self.name)
+        blocks = list(self._blocks())
+        if with_whole_files:
+            blocks += [self._whole(file) for file in self.manifest.files if file.block_sha256]
+        Verification(blocks, cpu.default_threads()).wait(lambda n_bytes: nullcontext(progress))
 
     @property
     def is_signed(self) -> bool:
@@ -154,6 +173,27 @@ class Bundle:
                 f"{_MAX_MANIFEST_BYTES} are read; get the bundle again"
             )
         return os.pread(extent.fd, extent.size_bytes, extent.offset)
+
+    def _blocks(self) -> Iterator[Block]:
+        """Yield all bytes of all files: a file's blocks where there are digests of them."""
+        for file in self.manifest.files:
+            if not file.block_sha256:
+                yield self._whole(file)
+            for index, digest in enumerate(file.block_sha256):
+                begin = index * self.manifest.block_size_bytes
+                size_bytes = min(self.manifest.block_size_bytes, file.size_bytes - begin)
+                name = f"the block at byte {begin} of {self._shown(file.path)}"
+                yield self._block(name, file, begin, size_bytes, digest)
+
+    def _whole(self, file: File) -> Block:
+        return self._block(self._shown(file.path), file, 0, file.size_bytes, file.sha256)
+
+    def _block(self, name: str, file: File, begin: int, size_bytes: int, digest: str) -> Block:
+        extent = self._extents[file.path]
+        return Block(name, extent.fd, extent.offset + begin, size_bytes, digest)
+
+    def _shown(self, path: str) -> str:
+        return f"'{path}' in {self.name}"
 
     def _check_members(self) -> None:
         """Compare the names and sizes with the manifest, which costs nothing."""
@@ -281,27 +321,3 @@ def _cache_folder() -> Path:
     except OSError:
         return Path(tempfile.gettempdir())
     return folder
-
-
-def _digest(extent: Extent, progress: Progress) -> str:
-    """Hash through mappings, at twice the speed of reading into a buffer.
-
-    Each is of one chunk only: what was hashed does not stay in the process's memory.
-    """
-    digest = hashlib.sha256()
-    skipped = extent.offset % memory.PAGE
-    end = extent.offset + extent.size_bytes
-    for begin in range(extent.offset - skipped, end, _CHUNK_BYTES):
-        chunk = memory.map_file(extent.fd, begin, min(_CHUNK_BYTES, end - begin))[skipped:]
-        skipped = 0
-        digest.update(chunk.data)
-        progress(len(chunk))
-    return digest.hexdigest()
-
-
-def _compare(file: File, digest: str, name: str) -> None:
-    if digest != file.sha256:
-        raise FileChangedError(
-            f"'{file.path}' in {name} was edited or damaged: its sha256 is {digest}, but the "
-            f"manifest says {file.sha256}; get the bundle again"
-        )

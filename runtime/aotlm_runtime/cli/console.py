@@ -89,11 +89,12 @@ def stats_lines(model: "Model") -> list[str]:
     reused = last.prompt_tokens - last.prefilled
     # The first token comes from the prefill; every later one took a decode call.
     decoded = max(last.generated - 1, 0)
+    verified = model.times.verify_seconds
     return [
         f"prompt {last.prompt_tokens} tokens ({reused} reused, {last.prefilled} new), "
         f"prefill {_rate(last.prefilled, last.prefill_seconds)}; "
         f"generated {last.generated} tokens, decode {_rate(decoded, last.decode_seconds)}; "
-        f"verified in {model.times.verify_seconds:.2f} s, loaded in "
+        f"{'not verified' if verified is None else f'verified in {verified:.2f} s'}, loaded in "
         f"{model.times.load_seconds:.2f} s; {model.session.threads} threads"
     ]
 

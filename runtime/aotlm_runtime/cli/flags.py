@@ -42,6 +42,7 @@ class Flag:
 LOADING = (
     Flag("threads", "count", "default: the physical cores that this process may use", "N"),
     Flag("context", "count", "tokens kept; default: the model's, up to 4096", "N"),
+    Flag("verify", "on", "compare the weights with their digests; leave out what was just built"),
 )
 ANSWER = (
     Flag("system", "text", "what the model is told first", "TEXT"),

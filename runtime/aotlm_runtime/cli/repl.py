@@ -9,7 +9,7 @@ from aotlm_runtime.chat import Chat
 from aotlm_runtime.cli.console import finish_note, note, stats_lines, tell, write
 from aotlm_runtime.cli.flags import ANSWER, SAMPLING, Flag, read_options, read_value
 from aotlm_runtime.cli.line_input import Read, read_message
-from aotlm_runtime.errors import AotlmError, OptionInvalidError
+from aotlm_runtime.errors import AotlmError, FileChangedError, OptionInvalidError
 from aotlm_runtime.generate.stream import TextDelta
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ class Repl:
                 )
             else:
                 self._answer(message)
+        except FileChangedError:  # nothing will be answered
+            raise
         except AotlmError as error:
             tell(f"error: {error}")
 

@@ -1,7 +1,8 @@
 """One sequence of tokens: its buffers, its position, and the calls that extend it."""
 
 import copy
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -42,7 +43,9 @@ class Forward(Protocol):
 class Session:
     """A sequence of tokens and its cache. Owns every buffer: state, workspace and logits.
 
-    Logits that a method returns are a view of the session's buffer, valid until the next call.
+    Logits that a method returns are a view of the session's buffer, valid until the next call. They
+    are computed at once, but pass the `gate` first: it returns when the weights are verified, or
+    raises what is wrong with them. `waited_seconds` were spent at it.
     """
 
     def __init__(
@@ -53,7 +56,10 @@ class Session:
         vocab_size: int,
         context: int,
         threads: int,
+        gate: Callable[[], object] | None = None,
     ) -> None:
+        self.waited_seconds = 0.0
+        self._gate = gate
         self.context_length = context
         self.threads = threads
         self.tokens: list[int] = []
@@ -227,7 +233,16 @@ class Session:
             logits[None],
         )
         self.tokens.extend(ids)
+        if n_rows:
+            self._pass_gate()
         return logits
+
+    def _pass_gate(self) -> None:
+        if self._gate is not None:
+            started = time.perf_counter()
+            self._gate()
+            self._gate = None
+            self.waited_seconds += time.perf_counter() - started
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

@@ -101,6 +101,7 @@ class _Server:
         return self._page
 
     async def health(self, request: Request) -> Response:
+        self._engine.model.check_damage()
         running, waiting = self._engine.n_running, self._engine.n_waiting
         return _json({"status": "ok", "running": running, "waiting": waiting})
 

@@ -4,11 +4,13 @@ import asyncio
 import signal
 import socket
 import sys
+import threading
 from dataclasses import dataclass
 from types import FrameType
 
 import uvicorn
 
+from aotlm_runtime.errors import AotlmError
 from aotlm_runtime.generate.sampling import SamplingParams
 from aotlm_runtime.model import Model
 from aotlm_runtime.server.app import make_app
@@ -60,7 +62,16 @@ def run(model: Model, listener: socket.socket, options: ServeOptions) -> None:
     if is_open(host) and options.api_key is None:
         print("note: whoever reaches this address can use it; see --api-key", file=sys.stderr)
     sys.stderr.flush()
+    threading.Thread(target=_report_damage, args=(model,), daemon=True).start()
     asyncio.run(_Server(config, engine).serve(sockets=[listener]))
+
+
+def _report_damage(model: Model) -> None:
+    """Tell who runs the server what each request is told."""
+    try:
+        model.wait_until_verified()
+    except AotlmError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
 
 
 def is_open(address: str) -> bool:
