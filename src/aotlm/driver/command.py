@@ -45,7 +45,7 @@ def as_task(program: Program, command: Command) -> Task:
     )
     return task(
         name=command.name,
-        help={flag.attribute: flag.help for flag in flags},
+        help={flag.attribute: flag.explained for flag in flags},
         positional=[],
         auto_shortflags=False,
         iterable=[flag.attribute for flag in flags if flag.kind == "texts"],
