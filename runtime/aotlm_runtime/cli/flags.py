@@ -34,6 +34,11 @@ class Flag:
         return (f"--{self.name}", *self.also)
 
     @property
+    def explained(self) -> str:
+        """Its help, with the default where it has one."""
+        return f"{self.help}; default: {self.default}" if self.default else self.help
+
+    @property
     def attribute(self) -> str:
         """The name of its value among the arguments."""
         return self.name.replace("-", "_")
@@ -96,12 +101,16 @@ def add_flags(parser: argparse.ArgumentParser, flags: Sequence[Flag]) -> None:
     for flag in flags:
         if flag.kind == "on":
             switch = argparse.BooleanOptionalAction
-            parser.add_argument(*flag.spellings, action=switch, default=True, help=flag.help)
+            parser.add_argument(*flag.spellings, action=switch, default=True, help=flag.explained)
         elif flag.kind == "off":
-            parser.add_argument(*flag.spellings, action="store_true", help=flag.help)
+            parser.add_argument(*flag.spellings, action="store_true", help=flag.explained)
         elif flag.kind == "texts":
             parser.add_argument(
-                *flag.spellings, action="append", default=[], metavar=flag.metavar, help=flag.help
+                *flag.spellings,
+                action="append",
+                default=[],
+                metavar=flag.metavar,
+                help=flag.explained,
             )
         else:
             parser.add_argument(
@@ -110,7 +119,7 @@ def add_flags(parser: argparse.ArgumentParser, flags: Sequence[Flag]) -> None:
                 default=flag.default,
                 choices=flag.choices,
                 metavar=flag.metavar,
-                help=flag.help,
+                help=flag.explained,
             )
 
 

@@ -51,7 +51,7 @@ def as_task(program: Program, command: Command) -> Task:
     return task(
         name=command.name,
         help={word.name: word.help for word in command.words}
-        | {flag.attribute: flag.help for flag in flags},
+        | {flag.attribute: flag.explained for flag in flags},
         positional=[word.name for word in command.words],
         auto_shortflags=False,
         iterable=[flag.attribute for flag in flags if flag.kind == "texts"],

@@ -105,7 +105,7 @@ VERIFY: Final = (
     Flag(
         "identity-provider",
         "text",
-        "who vouches for the identity; default: GitHub Actions",
+        "who vouches for the identity",
         "URL",
         default=_ISSUER,
     ),
