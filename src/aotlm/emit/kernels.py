@@ -9,30 +9,31 @@ from aotlm.emit import builder as b
 from aotlm.emit.attributes import AttentionAttrs, LinearAttrs, write_attrs
 from aotlm.emit.context import FunctionContext
 from aotlm.emit.memory import emit_cache_write
-from aotlm.emit.plan_workspace import Placement
+from aotlm.emit.plan_workspace import ALIGNMENT_BYTES, Placement
 from aotlm.graph import ops
-from aotlm.graph.dims import Affine, Dim, add, product, scale
+from aotlm.graph.dims import Affine, Dim, product, scale
 from aotlm.graph.ir import Node
 from aotlm.weights.weight import Weight
 
 DECODE_BLOCK = 256  # positions of one partial result of decode attention
-MR = 6  # rows of a tile of packed rows, at most
-KC = 128  # columns of which all tiles of packed rows lie together
+
+
+def packed_row_bytes(k: int) -> int:
+    """Return the bytes of a row of K f32 in a linear's scratch: whole cache lines."""
+    return -(-4 * k // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def scratch_bytes(node: Node) -> Dim:
-    """Return the bytes of scratch of a node.
+    """Return the bytes of scratch of a node, which every target's kernels keep to.
 
-    Decode attention keeps its partial results: one (maximum, sum, E sums) in f32 for each head and
-    block of 256 positions; C is a multiple of 64, so there are at most C/256 + 1 blocks. A linear
-    of more than one row keeps them packed in f32, in tiles that are all as large as the largest and
-    in whole blocks of columns.
+    A linear of more than one row may keep its x there, widened to f32 and in another order. Decode
+    attention keeps its partial results: one (maximum, sum, E sums) in f32 for each head and block
+    of 256 positions; C is a multiple of 64, so there are at most C/256 + 1 blocks.
     """
     if node.op is ops.LINEAR:
         k = int(str(node.operands[0].shape[-1]))
         n_rows = product(node.operands[0].shape[:-1])
-        row_bytes = -(-k // KC) * KC * 4
-        return 0 if n_rows == 1 else scale(add(n_rows, MR - 1), row_bytes)
+        return 0 if n_rows == 1 else scale(n_rows, packed_row_bytes(k))
     if node.op is not ops.ATTENTION or node.attrs["kernel"] != "split_kv":
         return 0
     _, _, heads, width = node.shape

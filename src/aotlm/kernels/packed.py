@@ -2,7 +2,7 @@
 
 The naive loop is `linear` of `graph/interpreter.py`; this is it in the blocks of BLIS:
 
-    pack x [M, K] into xp [K/KC, tile, KC/8, MR, 8] f32, tile by tile     work item: a tile
+    pack x [M, K] into xp f32, block by block of KC, tile by tile of MR    work item: a tile
     for p, mc in panels of w × blocks of MC rows of x:                    work item: MacroKernel
         sums[0:MC, 0:panel] = 0                                           in L2
         for kc in 0..K step KC:
@@ -26,6 +26,7 @@ from mlir.dialects import arith, func, memref, vector
 from aotlm.emit import builder as b
 from aotlm.emit import mathlib
 from aotlm.emit.attributes import LinearAttrs
+from aotlm.emit.kernels import packed_row_bytes
 from aotlm.kernels.epilogue import Epilogue, LinearOperands, widen_pairs
 from aotlm.kernels.schedule import PackedSchedule
 
@@ -33,11 +34,14 @@ from aotlm.kernels.schedule import PackedSchedule
 class _Rows:
     """The cut of all M rows into the fewest tiles of at most MR, which differ by a row at most."""
 
-    def __init__(self, n_rows: ir.Value, schedule: PackedSchedule) -> None:
-        self.schedule = schedule
-        self.n_tiles = arith.ceildivui(n_rows, b.index(schedule.mr))
-        self.least = arith.divui(n_rows, self.n_tiles)
-        self.n_larger = arith.remui(n_rows, self.n_tiles)
+    def __init__(self, linear: LinearOperands, schedule: PackedSchedule) -> None:
+        self.schedule, self.n_rows = schedule, linear.n_rows
+        self.n_tiles = arith.ceildivui(self.n_rows, b.index(schedule.mr))
+        self.least = arith.divui(self.n_rows, self.n_tiles)
+        self.n_larger = arith.remui(self.n_rows, self.n_tiles)
+        self.row_size = packed_row_bytes(linear.k) // 4
+        size = arith.muli(self.n_rows, b.index(self.row_size))
+        self.memory = b.view(linear.scratch, "f32", b.index(0), [None], [size])
 
     def first(self, tile: ir.Value) -> ir.Value:
         """Return the first row of a tile; of the tile behind the last one, the number of rows."""
@@ -47,34 +51,44 @@ class _Rows:
         """Return the number of rows of a tile."""
         return arith.subi(self.first(b.plus(tile, 1)), self.first(tile))
 
-    def place(self, tile: ir.Value, group: ir.Value) -> list[ir.Value]:
-        """Return where a group of columns lies: block of KC columns, tile, place in the block."""
-        size = b.index(self.schedule.n_groups)
-        return [arith.divui(group, size), tile, arith.remui(group, size)]
+    def packed(self, first: ir.Value, n: int | ir.Value, k: ir.Value) -> ir.Value:
+        """Return the n rows of the tile from row `first` on, in the block of columns from k on.
 
-    def packed(self, scratch: ir.Value, k: int) -> ir.Value:
-        """Return the scratch memref<?xi8> as [K/KC, tile, KC/8, MR, 8] f32."""
-        at = self.schedule
-        shape = [-(-k // at.kc), None, at.n_groups, at.mr, at.k_group]
-        return b.view(scratch, "f32", b.index(0), shape, [self.n_tiles])
+        They lie as [columns / 8, n, 8] f32: a block's tiles follow each other without gaps, and so
+        do the blocks.
+        """
+        columns = arith.minui(b.index(self.schedule.kc), arith.subi(b.index(self.row_size), k))
+        start = arith.addi(arith.muli(k, self.n_rows), arith.muli(first, columns))
+        k_group = self.schedule.k_group
+        n_groups = arith.divui(columns, b.index(k_group))
+        step = n * k_group if isinstance(n, int) else arith.muli(n, b.index(k_group))
+        return b.reinterpret(
+            self.memory, "f32", start, [n_groups, n, k_group], [step, k_group, 1]
+        )  # fmt: skip
 
 
 def _pack(linear: LinearOperands, rows: _Rows, tile: ir.Value) -> None:
     """Copy the rows of a tile, [≤ MR, K] f32 or bf16, into the scratch, as f32."""
-    packed, k_group = rows.packed(linear.scratch, linear.k), rows.schedule.k_group
-    dtype = str(ir.MemRefType(linear.x.type).element_type)
-    type_ = b.vector_type(k_group, dtype)
-    first = rows.first(tile)
-    whole, rest = divmod(linear.k, k_group)
-    with b.loop(b.index(0), rows.size(tile), b.index(1)) as r:
-        row = arith.addi(first, r)
-        with b.loop(b.index(0), b.index(whole), b.index(1)) as group:
-            at = [row, arith.muli(group, b.index(k_group))]
-            x = mathlib.widen(vector.LoadOp(type_, linear.x, at).result)
-            vector.StoreOp(x, packed, [*rows.place(tile, group), r, b.index(0)])
-        for i in range(rest):
-            value = mathlib.widen(memref.load(linear.x, [row, b.index(whole * k_group + i)]))
-            memref.store(value, packed, [*rows.place(tile, b.index(whole)), r, b.index(i)])
+    kc, k_group = rows.schedule.kc, rows.schedule.k_group
+    type_ = b.vector_type(k_group, str(ir.MemRefType(linear.x.type).element_type))
+    first, n_rows = rows.first(tile), rows.size(tile)
+    n_whole = linear.k // k_group * k_group
+    with b.loop(b.index(0), b.index(linear.k), b.index(kc)) as k:
+        packed = rows.packed(first, n_rows, k)
+        n_k = arith.minui(b.index(kc), arith.subi(b.index(n_whole), k))
+        with b.loop(b.index(0), n_rows, b.index(1)) as r:
+            row = arith.addi(first, r)
+            with b.loop(b.index(0), n_k, b.index(k_group)) as i:
+                x = vector.LoadOp(type_, linear.x, [row, arith.addi(k, i)]).result
+                group = arith.divui(i, b.index(k_group))
+                vector.StoreOp(mathlib.widen(x), packed, [group, r, b.index(0)])
+    if n_whole < linear.k:
+        packed = rows.packed(first, n_rows, b.index(n_whole // kc * kc))
+        group = b.index(n_whole % kc // k_group)
+        with b.loop(b.index(0), n_rows, b.index(1)) as r:
+            for i in range(linear.k - n_whole):
+                x = memref.load(linear.x, [arith.addi(first, r), b.index(n_whole + i)])
+                memref.store(mathlib.widen(x), packed, [group, r, b.index(i)])
 
 
 class MacroKernel:
@@ -89,7 +103,6 @@ class MacroKernel:
         self.linear, self.rows, self.p = linear, rows, p
         self.schedule = schedule = rows.schedule
         self.kc, self.nr, n_tiles = schedule.kc, schedule.nr, schedule.n_tiles
-        self.packed = rows.packed(linear.scratch, linear.k)
         self.begin = arith.muli(number, b.index(n_tiles))
         self.end = arith.minui(b.plus(self.begin, n_tiles), rows.n_tiles)
         self.first_row = rows.first(self.begin)
@@ -151,10 +164,10 @@ class MacroKernel:
         ahead = arith.addi(self.start, arith.addi(ahead, arith.muli(iterations, self.share)))
         for n in range(self.schedule.mr, 0, -1):
             with b.if_(arith.cmpi(arith.CmpIPredicate.eq, n_rows, b.index(n))):
-                self.micro_kernel(tile, first, n, column, k, n_k, ahead, is_last, half)
+                self.micro_kernel(first, n, column, k, n_k, ahead, is_last, half)
 
     def micro_kernel(
-        self, tile: ir.Value, first: ir.Value, n_rows: int, column: ir.Value, k: ir.Value,
+        self, first: ir.Value, n_rows: int, column: ir.Value, k: ir.Value,
         n_k: ir.Value, ahead: ir.Value, is_last: ir.Value, half: str | None,
     ) -> None:  # fmt: skip
         """sums [n_rows, NR] += x [n_rows, n_k] · panel [n_k, NR], in registers; then the epilogue
@@ -164,7 +177,7 @@ class MacroKernel:
         type_ = b.vector_type(self.nr, "f32")
         k_group, prefetch_lines = self.schedule.k_group, self.schedule.prefetch_lines
         sums = [vector.LoadOp(type_, self.sums, place).result for place in places]
-        block = arith.divui(k, b.index(self.kc))
+        x = self.rows.packed(first, n_rows, k)
         n_groups = arith.divui(n_k, b.index(k_group))
         with b.for_iter_args(b.index(0), n_groups, b.index(1), sums) as c:
             # Without it, memory rests while the tiles compute, and they rest while it is read.
@@ -172,12 +185,10 @@ class MacroKernel:
             self.linear.prefetch(self.flat, start, prefetch_lines * self.linear.line, locality=2)
             base = arith.muli(c.i, b.index(k_group))
             for i in range(k_group):
-                c.values = self.step([block, tile, c.i], b.index(i), b.plus(base, i), c.values)
+                c.values = self.step(x, c.i, b.index(i), b.plus(base, i), c.values)
         done = arith.muli(n_groups, b.index(k_group))
         with b.for_iter_args(b.index(0), arith.subi(n_k, done), b.index(1), c.results) as rest:
-            rest.values = self.step(
-                [block, tile, n_groups], rest.i, arith.addi(done, rest.i), rest.values
-            )
+            rest.values = self.step(x, n_groups, rest.i, arith.addi(done, rest.i), rest.values)
         sums = rest.results
         start = arith.addi(arith.muli(self.p, b.index(self.linear.layout.panel)), column)
 
@@ -189,15 +200,14 @@ class MacroKernel:
         b.if_else(is_last, epilogue.emit, spill)
 
     def step(
-        self, group: list[ir.Value], i: ir.Value, k: ir.Value, sums: list[ir.Value]
+        self, x: ir.Value, group: ir.Value, i: ir.Value, k: ir.Value, sums: list[ir.Value]
     ) -> list[ir.Value]:
         """Add to each row's sum [NR] f32 its x in column i of a packed group, times row k of
         `panel`."""
         w = vector.LoadOp(b.vector_type(self.nr, "f32"), self.panel, [k, b.index(0)]).result
-        x = (memref.load(self.packed, [*group, b.index(r), i]) for r in range(len(sums)))
         return [
-            mathlib.fma(w, b.broadcast(value, self.nr), total)
-            for value, total in zip(x, sums, strict=True)
+            mathlib.fma(w, b.broadcast(memref.load(x, [group, b.index(r), i]), self.nr), total)
+            for r, total in enumerate(sums)
         ]
 
 
@@ -216,13 +226,13 @@ def emit_packed(
         with ir.InsertionPoint(packer.entry_block):
             *operands, tile = packer.arguments
             linear = LinearOperands(attrs, operands)
-            _pack(linear, _Rows(linear.n_rows, schedule), tile)
+            _pack(linear, _Rows(linear, schedule), tile)
             func.ReturnOp([])
         macro_kernel = b.internal_function(f"{name}_block", [*types, ix, ix])
         with ir.InsertionPoint(macro_kernel.entry_block):
             *operands, p, number = macro_kernel.arguments
             linear = LinearOperands(attrs, operands)
-            MacroKernel(linear, _Rows(linear.n_rows, schedule), p, number).emit()
+            MacroKernel(linear, _Rows(linear, schedule), p, number).emit()
             func.ReturnOp([])
     linear = LinearOperands(attrs, arguments)
     n_tiles = arith.ceildivui(linear.n_rows, b.index(schedule.mr))

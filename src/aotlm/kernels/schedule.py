@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from aotlm.emit.kernels import DECODE_BLOCK, KC, MR
+from aotlm.emit.kernels import DECODE_BLOCK
 from aotlm.targets import Target
 from aotlm.weights.weight import GATE_GROUP
 
@@ -69,7 +69,7 @@ class AttentionSchedule:
 # f32, is 8 KiB and stays in L1 while tiles of x, 3 KiB each, pass by. With 32 tiles in a work item,
 # widening costs a 90th of the arithmetic.
 _PACKED: Final = PackedSchedule(
-    mr=MR, nr=GATE_GROUP, kc=KC, mc=32 * MR, k_group=8, prefetch_lines=2
+    mr=6, nr=GATE_GROUP, kc=128, mc=32 * 6, k_group=8, prefetch_lines=2
 )  # fmt: skip
 
 # One row is memory's: nothing to keep but a panel's sums.
