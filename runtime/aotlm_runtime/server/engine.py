@@ -6,8 +6,10 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 
 from aotlm_runtime.errors import AotlmRuntimeError
+from aotlm_runtime.generate.loop import FinishReason
 from aotlm_runtime.generate.stream import GenerationOptions, TextDelta
 from aotlm_runtime.model import GenerationStats, Model
 from aotlm_runtime.server.api_errors import stopping, too_many
@@ -21,6 +23,24 @@ Event = TextDelta | GenerationStats | Exception
 _LONGEST_RETRY_SECONDS = 60
 
 
+class RequestState(Enum):
+    """Where a request is. It has a session while it runs, and never leaves a finished state."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED_STOPPED = "stopped"  # by itself, or at a stop string
+    FINISHED_LENGTH = "length"  # at its own limit, or the context's
+    FINISHED_ABORTED = "aborted"  # its client left, the server stops, or it failed
+
+
+_FINISHED: dict[FinishReason | None, RequestState] = {
+    "eos": RequestState.FINISHED_STOPPED,
+    "stop": RequestState.FINISHED_STOPPED,
+    "max_tokens": RequestState.FINISHED_LENGTH,
+    "context": RequestState.FINISHED_LENGTH,
+}
+
+
 class GenerationRequest:
     """A request on its way. Iterating gives its pieces, and at the end what the answer took."""
 
@@ -30,7 +50,7 @@ class GenerationRequest:
         self.client = client
         self.ids = ids
         self.options = options
-        self.slot: Slot | None = None
+        self.state = RequestState.WAITING
         self.asked_at = time.perf_counter()
         self.events: asyncio.Queue[Event] = asyncio.Queue()
         self._engine = engine
@@ -59,7 +79,7 @@ class Engine:
         self._pool = Pool(model, n_sessions)
         self._waiting: RequestQueue[GenerationRequest] = RequestQueue(n_waiting)
         self._threads = ThreadPoolExecutor(n_sessions, thread_name_prefix="answer")
-        self._running: list[GenerationRequest] = []
+        self._running: dict[GenerationRequest, Slot] = {}
         self._is_stopping = False
         self._mean_seconds = 1.0  # of an answer, lately
         self._metrics = metrics
@@ -98,27 +118,28 @@ class Engine:
 
     def abort(self, job: GenerationRequest) -> None:
         """Stop a job wherever it is."""
-        if job.slot is not None:
-            job.slot.shared.is_cancelled = True
-        elif self._waiting.remove(job.client, job):
+        if job.state is RequestState.RUNNING:
+            self._running[job].shared.is_cancelled = True
+        elif job.state is RequestState.WAITING:
+            self._waiting.remove(job.client, job)
+            job.state = RequestState.FINISHED_ABORTED
             self._metrics.cancelled.inc()
 
     def stop(self) -> None:
         """Stop all jobs and take no more."""
         self._is_stopping = True
-        while (job := self._waiting.pop()) is not None:
-            job.cancel(stopping())
-        for job in self._running:
+        for job in (*self._waiting, *self._running):
             job.cancel(stopping())
         self._threads.shutdown(wait=False)
 
     def _start(self, job: GenerationRequest) -> None:
-        job.slot = self._pool.take(job.ids)
-        assert job.slot is not None, "only called when a session is idle"
-        self._running.append(job)
+        slot = self._pool.take(job.ids)
+        assert slot is not None, "only called when a session is idle"
+        job.state = RequestState.RUNNING
+        self._running[job] = slot
         self._metrics.queue_seconds.observe(time.perf_counter() - job.asked_at)
         loop = asyncio.get_running_loop()
-        self._threads.submit(self._generate, job, job.slot, loop)
+        self._threads.submit(self._generate, job, slot, loop)
 
     def _generate(
         self, job: GenerationRequest, slot: Slot, loop: asyncio.AbstractEventLoop
@@ -133,14 +154,14 @@ class Engine:
             outcome = slot.model.last
         except Exception as error:  # told to whoever asked
             outcome = error
-        loop.call_soon_threadsafe(self._finish, job, slot, outcome)
+        loop.call_soon_threadsafe(self._finish, job, outcome)
 
-    def _finish(self, job: GenerationRequest, slot: Slot, outcome: Event) -> None:
-        self._running.remove(job)
-        job.slot = None
-        self._pool.give(slot)
+    def _finish(self, job: GenerationRequest, outcome: Event) -> None:
+        self._pool.give(self._running.pop(job))
+        job.state = RequestState.FINISHED_ABORTED
         seconds = time.perf_counter() - job.asked_at
         if isinstance(outcome, GenerationStats):
+            job.state = _FINISHED[outcome.finish]
             self._mean_seconds += 0.2 * (seconds - self._mean_seconds)
             self._metrics.count(outcome, seconds)
         elif isinstance(outcome, Cancelled):

@@ -1,6 +1,7 @@
 """Requests that wait. Clients take turns; the requests of one client keep their order."""
 
 from collections import OrderedDict, deque
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 _Item = TypeVar("_Item")
@@ -15,6 +16,10 @@ class RequestQueue(Generic[_Item]):
 
     def __len__(self) -> int:
         return sum(map(len, self._by_client.values()))
+
+    def __iter__(self) -> Iterator[_Item]:
+        """Go through what waits now, client by client."""
+        return iter([item for items in self._by_client.values() for item in items])
 
     @property
     def is_full(self) -> bool:

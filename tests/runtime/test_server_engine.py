@@ -1,0 +1,236 @@
+"""The engine without HTTP, its model held still where an order matters."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from aotlm_runtime import errors
+from aotlm_runtime.generate.stream import GenerationOptions, TextDelta
+from aotlm_runtime.model import GenerationStats, Model
+from aotlm_runtime.server.api_errors import ApiError
+from aotlm_runtime.server.engine import Engine, GenerationRequest, RequestState
+from aotlm_runtime.server.fair_lock import Cancelled
+from aotlm_runtime.server.metrics import Metrics
+from tests.runtime import fake
+from tests.runtime.test_model import text_after
+
+AG, CD, EF = (list(text) for text in (b"ag", b"cd", b"ef"))
+SHORT = GenerationOptions(max_tokens=5)
+
+
+@contextmanager
+def still(engine: Engine) -> Iterator[None]:
+    """Let no call of the model start within the block."""
+    with engine._pool._turns:
+        yield
+
+
+def with_engine(
+    model: Model, test: Callable[[Engine], Awaitable[None]], sessions: int = 1, queue: int = 4
+) -> None:
+    """Run a test on the event loop of a new engine."""
+
+    async def run() -> None:
+        engine = Engine(model, sessions, queue, Metrics())
+        try:
+            await asyncio.wait_for(test(engine), 20)
+        finally:
+            engine.stop()
+
+    asyncio.run(run())
+
+
+async def text_of(job: GenerationRequest) -> str:
+    """The answer of a request."""
+    return "".join([event.text async for event in job if isinstance(event, TextDelta)])
+
+
+def value(engine: Engine, name: str) -> float:
+    """The value of a metric."""
+    lines = engine._metrics.text().decode().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+
+
+async def eventually(is_true: Callable[[], bool]) -> None:
+    while not is_true():
+        await asyncio.sleep(0.005)
+
+
+def test_an_answer_that_ends_leaves_the_next_on_its_session_alone(model: Model) -> None:
+    async def test(engine: Engine) -> None:
+        with still(engine):
+            first, second = engine.submit("a", AG, SHORT), engine.submit("b", CD, SHORT)
+            assert (first.state, second.state) == (RequestState.RUNNING, RequestState.WAITING)
+        assert await text_of(first) == text_after(AG, 5)
+        with still(engine):
+            first.cancel()  # as every connection does when its answer is complete
+            assert first.state is RequestState.FINISHED_LENGTH
+        assert await text_of(second) == text_after(CD, 5)
+        assert value(engine, "aotlm_cancelled_total") == 0
+
+    with_engine(model, test)
+
+
+def test_a_request_whose_client_has_gone_is_dropped_before_it_starts(model: Model) -> None:
+    async def test(engine: Engine) -> None:
+        with still(engine):
+            first, gone, last = (engine.submit("a", ids, SHORT) for ids in (AG, CD, EF))
+            gone.cancel()
+            assert gone.state is RequestState.FINISHED_ABORTED
+            assert engine.n_waiting == 1
+        assert await text_of(first) == text_after(AG, 5)
+        assert await text_of(last) == text_after(EF, 5)
+        with pytest.raises(Cancelled):
+            await text_of(gone)
+        assert value(engine, "aotlm_cancelled_total") == 1
+        assert value(engine, "aotlm_queue_seconds_count") == 2  # it never had a session
+        gone.cancel()
+        assert value(engine, "aotlm_cancelled_total") == 1
+
+    with_engine(model, test)
+
+
+def test_a_request_that_is_cancelled_while_it_waits_for_its_call_makes_none(model: Model) -> None:
+    async def test(engine: Engine) -> None:
+        with still(engine):
+            job = engine.submit("a", AG, SHORT)
+            await eventually(lambda: bool(engine._pool._turns._waiters))
+            job.cancel()
+            assert job.state is RequestState.RUNNING  # until its thread has left the session
+        with pytest.raises(Cancelled):
+            await text_of(job)
+        await eventually(lambda: engine.n_running == 0)
+        assert job.state is RequestState.FINISHED_ABORTED
+        assert all(not slot.model.session.tokens for slot in engine._pool._slots)
+        assert value(engine, "aotlm_cancelled_total") == 1
+        assert value(engine, "aotlm_generated_tokens_total") == 0
+        assert await text_of(engine.submit("a", AG, SHORT)) == text_after(AG, 5)
+
+    with_engine(model, test)
+
+
+def test_an_over_long_prompt_is_refused_while_all_sessions_are_busy(model: Model) -> None:
+    async def test(engine: Engine) -> None:
+        with still(engine):
+            running = engine.submit("a", AG, SHORT)
+            with pytest.raises(errors.ContextExceeded, match="201 tokens, but the context holds"):
+                engine.submit("b", [1] * (fake.CONTEXT + 1), SHORT)
+            assert engine.n_waiting == 0
+        assert await text_of(running) == text_after(AG, 5)
+
+    with_engine(model, test)
+
+
+@pytest.mark.parametrize(
+    ("limits", "state"),
+    [
+        ({"max_tokens": 5}, RequestState.FINISHED_LENGTH),
+        ({"stop": (text_after(AG, 5)[3:],)}, RequestState.FINISHED_STOPPED),
+        ({}, RequestState.FINISHED_STOPPED),
+    ],
+)
+def test_a_request_ends_in_the_state_that_says_why(
+    model: Model, limits: dict[str, Any], state: RequestState
+) -> None:
+    async def test(engine: Engine) -> None:
+        job = engine.submit("a", AG, GenerationOptions(**limits))
+        await text_of(job)
+        assert job.state is state
+
+    with_engine(model, test)
+
+
+def test_an_answer_that_fills_the_context_ended_by_length(model: Model) -> None:
+    async def test(engine: Engine) -> None:
+        job = engine.submit("a", [1] * fake.CONTEXT, GenerationOptions())
+        *_, answer = [event async for event in job]
+        assert isinstance(answer, GenerationStats)
+        assert answer.finish == "context"
+        assert job.state is RequestState.FINISHED_LENGTH
+
+    with_engine(model, test)
+
+
+def test_what_fails_unexpectedly_is_printed_and_told_in_a_sentence(
+    model: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def test(engine: Engine) -> None:
+        def fail(*arguments: object) -> None:
+            raise ZeroDivisionError("of a test")
+
+        monkeypatch.setattr(engine._pool, "fill", fail)
+        job = engine.submit("a", AG, SHORT)
+        with pytest.raises(ZeroDivisionError):
+            await text_of(job)
+        assert job.state is RequestState.FINISHED_ABORTED
+        monkeypatch.undo()
+        assert await text_of(engine.submit("a", AG, SHORT)) == text_after(AG, 5)
+
+    with_engine(model, test)
+    printed = capsys.readouterr().err
+    assert printed.startswith("Traceback")
+    assert printed.endswith("ZeroDivisionError: of a test\n")
+
+
+def test_what_fails_in_a_known_way_is_not_printed(
+    model: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def test(engine: Engine) -> None:
+        def fail(*arguments: object) -> None:
+            raise errors.CallFailed("of a test")
+
+        monkeypatch.setattr(engine._pool, "fill", fail)
+        with pytest.raises(errors.CallFailed):
+            await text_of(engine.submit("a", AG, SHORT))
+
+    with_engine(model, test)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("mean_seconds", "wanted"), [(0.01, 1), (2.0, 1), (5.2, 3), (120.0, 60), (1e6, 60)]
+)
+def test_the_time_to_retry_is_from_1_to_60_seconds(
+    model: Model, mean_seconds: float, wanted: int
+) -> None:
+    async def test(engine: Engine) -> None:
+        engine._mean_seconds = mean_seconds
+        with still(engine):
+            jobs = [engine.submit("a", ids, SHORT) for ids in (AG, CD)]
+            with pytest.raises(ApiError, match="0 requests are waiting") as caught:
+                engine.submit("a", EF, SHORT)
+        assert caught.value.status == 429
+        assert caught.value.headers == {"Retry-After": str(wanted)}
+        for job in jobs:
+            await text_of(job)
+
+    with_engine(model, test, sessions=2, queue=0)
+
+
+def test_the_mean_time_of_answers_follows_the_latest(model: Model) -> None:
+    async def test(engine: Engine) -> None:
+        assert engine._mean_seconds == 1
+        for _ in range(5):
+            await text_of(engine.submit("a", AG, SHORT))
+        assert 0.8**5 < engine._mean_seconds < 0.8**5 + 0.5
+
+    with_engine(model, test)
+
+
+def test_a_server_that_stops_tells_who_runs_and_who_waits_and_takes_no_more(model: Model) -> None:
+    async def test(engine: Engine) -> None:
+        with still(engine):
+            jobs = [engine.submit("a", ids, SHORT) for ids in (AG, CD)]
+            engine.stop()
+            with pytest.raises(ApiError, match="the server is stopping"):
+                engine.submit("a", EF, SHORT)
+        for job in jobs:
+            with pytest.raises(ApiError, match="the server is stopping"):
+                await text_of(job)
+        await eventually(lambda: engine.n_running == 0)
+        assert {job.state for job in jobs} == {RequestState.FINISHED_ABORTED}
+
+    with_engine(model, test)
