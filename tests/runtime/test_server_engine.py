@@ -10,6 +10,7 @@ import pytest
 from aotlm_runtime import errors
 from aotlm_runtime.generate.stream import GenerationOptions, TextDelta
 from aotlm_runtime.model import GenerationStats, Model
+from aotlm_runtime.server.answer import Prompt
 from aotlm_runtime.server.api_errors import ApiError
 from aotlm_runtime.server.engine import Engine, GenerationRequest, RequestState
 from aotlm_runtime.server.fair_lock import Cancelled
@@ -43,9 +44,18 @@ def with_engine(
     asyncio.run(run())
 
 
+def submit(
+    engine: Engine, client: str, ids: list[int], options: GenerationOptions
+) -> GenerationRequest:
+    """Submit a request with one prompt, as the application does."""
+    with engine.place():
+        return engine.submit(client, [Prompt(ids)], options)
+
+
 async def text_of(job: GenerationRequest) -> str:
     """The answer of a request."""
-    return "".join([event.text async for event in job if isinstance(event, TextDelta)])
+    pieces = [event.piece async for event in job.events()]
+    return "".join(piece.text for piece in pieces if isinstance(piece, TextDelta))
 
 
 def value(engine: Engine, name: str) -> float:
@@ -62,7 +72,7 @@ async def eventually(is_true: Callable[[], bool]) -> None:
 def test_an_answer_that_ends_leaves_the_next_on_its_session_alone(model: Model) -> None:
     async def test(engine: Engine) -> None:
         with still(engine):
-            first, second = engine.submit("a", AG, SHORT), engine.submit("b", CD, SHORT)
+            first, second = submit(engine, "a", AG, SHORT), submit(engine, "b", CD, SHORT)
             assert (first.state, second.state) == (RequestState.RUNNING, RequestState.WAITING)
         assert await text_of(first) == text_after(AG, 5)
         with still(engine):
@@ -77,7 +87,7 @@ def test_an_answer_that_ends_leaves_the_next_on_its_session_alone(model: Model) 
 def test_a_request_whose_client_has_gone_is_dropped_before_it_starts(model: Model) -> None:
     async def test(engine: Engine) -> None:
         with still(engine):
-            first, gone, last = (engine.submit("a", ids, SHORT) for ids in (AG, CD, EF))
+            first, gone, last = (submit(engine, "a", ids, SHORT) for ids in (AG, CD, EF))
             gone.cancel()
             assert gone.state is RequestState.FINISHED_ABORTED
             assert engine.n_waiting == 1
@@ -96,7 +106,7 @@ def test_a_request_whose_client_has_gone_is_dropped_before_it_starts(model: Mode
 def test_a_request_that_is_cancelled_while_it_waits_for_its_call_makes_none(model: Model) -> None:
     async def test(engine: Engine) -> None:
         with still(engine):
-            job = engine.submit("a", AG, SHORT)
+            job = submit(engine, "a", AG, SHORT)
             await eventually(lambda: bool(engine._pool._turns._waiters))
             job.cancel()
             assert job.state is RequestState.RUNNING  # until its thread has left the session
@@ -107,7 +117,7 @@ def test_a_request_that_is_cancelled_while_it_waits_for_its_call_makes_none(mode
         assert all(not slot.model.session.tokens for slot in engine._pool._slots)
         assert value(engine, "aotlm_cancelled_total") == 1
         assert value(engine, "aotlm_generated_tokens_total") == 0
-        assert await text_of(engine.submit("a", AG, SHORT)) == text_after(AG, 5)
+        assert await text_of(submit(engine, "a", AG, SHORT)) == text_after(AG, 5)
 
     with_engine(model, test)
 
@@ -115,9 +125,9 @@ def test_a_request_that_is_cancelled_while_it_waits_for_its_call_makes_none(mode
 def test_an_over_long_prompt_is_refused_while_all_sessions_are_busy(model: Model) -> None:
     async def test(engine: Engine) -> None:
         with still(engine):
-            running = engine.submit("a", AG, SHORT)
+            running = submit(engine, "a", AG, SHORT)
             with pytest.raises(errors.ContextExceeded, match="201 tokens, but the context holds"):
-                engine.submit("b", [1] * (fake.CONTEXT + 1), SHORT)
+                submit(engine, "b", [1] * (fake.CONTEXT + 1), SHORT)
             assert engine.n_waiting == 0
         assert await text_of(running) == text_after(AG, 5)
 
@@ -136,7 +146,7 @@ def test_a_request_ends_in_the_state_that_says_why(
     model: Model, limits: dict[str, Any], state: RequestState
 ) -> None:
     async def test(engine: Engine) -> None:
-        job = engine.submit("a", AG, GenerationOptions(**limits))
+        job = submit(engine, "a", AG, GenerationOptions(**limits))
         await text_of(job)
         assert job.state is state
 
@@ -145,10 +155,10 @@ def test_a_request_ends_in_the_state_that_says_why(
 
 def test_an_answer_that_fills_the_context_ended_by_length(model: Model) -> None:
     async def test(engine: Engine) -> None:
-        job = engine.submit("a", [1] * fake.CONTEXT, GenerationOptions())
-        *_, answer = [event async for event in job]
-        assert isinstance(answer, GenerationStats)
-        assert answer.finish == "context"
+        job = submit(engine, "a", [1] * fake.CONTEXT, GenerationOptions())
+        *_, (_, stats) = [event async for event in job.events()]
+        assert isinstance(stats, GenerationStats)
+        assert stats.finish == "context"
         assert job.state is RequestState.FINISHED_LENGTH
 
     with_engine(model, test)
@@ -162,12 +172,12 @@ def test_what_fails_unexpectedly_is_printed_and_told_in_a_sentence(
             raise ZeroDivisionError("of a test")
 
         monkeypatch.setattr(engine._pool, "fill", fail)
-        job = engine.submit("a", AG, SHORT)
+        job = submit(engine, "a", AG, SHORT)
         with pytest.raises(ZeroDivisionError):
             await text_of(job)
         assert job.state is RequestState.FINISHED_ABORTED
         monkeypatch.undo()
-        assert await text_of(engine.submit("a", AG, SHORT)) == text_after(AG, 5)
+        assert await text_of(submit(engine, "a", AG, SHORT)) == text_after(AG, 5)
 
     with_engine(model, test)
     printed = capsys.readouterr().err
@@ -184,7 +194,7 @@ def test_what_fails_in_a_known_way_is_not_printed(
 
         monkeypatch.setattr(engine._pool, "fill", fail)
         with pytest.raises(errors.CallFailed):
-            await text_of(engine.submit("a", AG, SHORT))
+            await text_of(submit(engine, "a", AG, SHORT))
 
     with_engine(model, test)
     assert capsys.readouterr().err == ""
@@ -199,9 +209,9 @@ def test_the_time_to_retry_is_from_1_to_60_seconds(
     async def test(engine: Engine) -> None:
         engine._mean_seconds = mean_seconds
         with still(engine):
-            jobs = [engine.submit("a", ids, SHORT) for ids in (AG, CD)]
+            jobs = [submit(engine, "a", ids, SHORT) for ids in (AG, CD)]
             with pytest.raises(ApiError, match="0 requests are waiting") as caught:
-                engine.submit("a", EF, SHORT)
+                submit(engine, "a", EF, SHORT)
         assert caught.value.status == 429
         assert caught.value.headers == {"Retry-After": str(wanted)}
         for job in jobs:
@@ -214,7 +224,7 @@ def test_the_mean_time_of_answers_follows_the_latest(model: Model) -> None:
     async def test(engine: Engine) -> None:
         assert engine._mean_seconds == 1
         for _ in range(5):
-            await text_of(engine.submit("a", AG, SHORT))
+            await text_of(submit(engine, "a", AG, SHORT))
         assert 0.8**5 < engine._mean_seconds < 0.8**5 + 0.5
 
     with_engine(model, test)
@@ -223,10 +233,10 @@ def test_the_mean_time_of_answers_follows_the_latest(model: Model) -> None:
 def test_a_server_that_stops_tells_who_runs_and_who_waits_and_takes_no_more(model: Model) -> None:
     async def test(engine: Engine) -> None:
         with still(engine):
-            jobs = [engine.submit("a", ids, SHORT) for ids in (AG, CD)]
+            jobs = [submit(engine, "a", ids, SHORT) for ids in (AG, CD)]
             engine.stop()
             with pytest.raises(ApiError, match="the server is stopping"):
-                engine.submit("a", EF, SHORT)
+                submit(engine, "a", EF, SHORT)
         for job in jobs:
             with pytest.raises(ApiError, match="the server is stopping"):
                 await text_of(job)

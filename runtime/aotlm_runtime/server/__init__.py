@@ -6,7 +6,7 @@ The trace of a request, with the thread of each step:
 
     event loop     app        the route; key and body are checked, the body becomes a request
     worker         schemas    the prompt becomes token ids
-    event loop     engine     `submit`: it takes an idle session (`pool`), or waits (`request_queue`)
+    event loop     engine     `submit`: takes an idle session (`pool`) or waits (`request_queue`)
     answer         engine     `_generate`: each call of the model waits for its turn (`fair_lock`)
     answer ▶ loop  engine     every piece goes over with `call_soon_threadsafe`
     event loop     responses  pieces become chunks of a stream, or one JSON at the end
