@@ -52,9 +52,10 @@ class HostCheck:
 
     def _is_allowed(self, host: str) -> bool:
         found = _HOST.fullmatch(host)
-        return found is not None and (
-            found[1].lower().rstrip(".") in self._allowed or is_loopback(found[1])
-        )
+        if found is None:
+            return False
+        name = found[1].lower().removesuffix(".")
+        return name in self._allowed or is_loopback(name)
 
 
 def guarded(endpoint: Endpoint, api_key: str | None) -> Endpoint:
