@@ -17,11 +17,8 @@ import pytest
 from aotlm_runtime.cli import main as cli
 from tests.runtime import fake
 from tests.runtime.conftest import SLOW_SECONDS
-from tests.runtime.serving import Server, eventually, serving
+from tests.runtime.serving import ABC, CHAT, Server, eventually, serving
 from tests.runtime.test_model import chat_ids, text_after
-
-ABC = [{"role": "user", "content": "abc"}]
-CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture(scope="module")
@@ -337,6 +334,8 @@ def test_a_full_queue_gets_429_and_a_time_to_retry(narrow: Server) -> None:
         with pytest.raises(openai.RateLimitError, match="1 requests are waiting") as caught:
             narrow.client().chat.completions.create(model="local", messages=ABC)
         assert int(caught.value.response.headers["Retry-After"]) >= 1
+        unknown = [{"role": "nobody", "content": ""}]  # the limit comes before the prompt is made
+        assert post(narrow, messages=unknown).status_code == 429
         done.set()
         assert waits.result().status_code == 200
 

@@ -244,3 +244,69 @@ def test_a_server_that_stops_tells_who_runs_and_who_waits_and_takes_no_more(mode
         assert {job.state for job in jobs} == {RequestState.FINISHED_ABORTED}
 
     with_engine(model, test)
+
+
+def test_a_place_is_held_while_a_prompt_is_made(model: Model) -> None:
+    """So that no more requests make prompts at a time than can be kept."""
+
+    async def test(engine: Engine) -> None:
+        with engine.place(), engine.place():
+            with pytest.raises(ApiError, match="1 requests are waiting"), engine.place():
+                raise AssertionError("there is no place")
+        with pytest.raises(ZeroDivisionError), engine.place():
+            raise ZeroDivisionError  # a prompt that cannot be made leaves its place
+        with still(engine):
+            jobs = [submit(engine, "a", ids, SHORT) for ids in (AG, CD)]
+            with pytest.raises(ApiError, match="1 requests are waiting"):
+                submit(engine, "b", EF, SHORT)
+            jobs[1].cancel()
+            jobs[1] = submit(engine, "b", EF, SHORT)
+        assert [await text_of(job) for job in jobs] == [text_after(ids, 5) for ids in (AG, EF)]
+
+    with_engine(model, test, queue=1)
+
+
+def test_prompts_of_one_request_are_answered_by_one_session_in_order(model: Model) -> None:
+    async def test(engine: Engine) -> None:
+        with engine.place():
+            job = engine.submit("a", [Prompt(AG), Prompt(CD)], SHORT)
+        events = [event async for event in job.events()]
+        choices = [event.choice for event in events]
+        assert choices == sorted(choices)
+        for choice, ids in enumerate((AG, CD)):
+            pieces = [event.piece for event in events if event.choice == choice]
+            *told, stats = pieces
+            assert isinstance(stats, GenerationStats)
+            assert stats.prompt_tokens == 2
+            text = "".join(piece.text for piece in told if isinstance(piece, TextDelta))
+            assert text == text_after(ids, 5)
+        assert engine._pool._n_taken == 1
+        assert value(engine, "aotlm_prompt_tokens_total") == 4
+        assert value(engine, "aotlm_generated_tokens_total") == 10
+        assert value(engine, "aotlm_answer_seconds_count") == 1
+
+    with_engine(model, test, sessions=2)
+
+
+def test_every_prompt_of_a_request_is_checked_before_one_is_answered(model: Model) -> None:
+    async def test(engine: Engine) -> None:
+        for wrong, sentence in (([259], "token id 259"), ([-1], "token id -1"), ([], "no tokens")):
+            with pytest.raises((ApiError, errors.PromptInvalid), match=sentence), engine.place():
+                engine.submit("a", [Prompt(AG), Prompt(wrong)], SHORT)
+        assert engine.n_running == 0
+        assert await text_of(submit(engine, "a", [258, 1], SHORT)) == text_after([258, 1], 5)
+
+    with_engine(model, test)
+
+
+def test_silence_is_told_and_loses_nothing(model: Model) -> None:
+    async def test(engine: Engine) -> None:
+        with still(engine):
+            job = submit(engine, "a", AG, SHORT)
+            silence = job.events_or_silence(0.01)
+            assert [await anext(silence) for _ in range(3)] == [None] * 3
+        rest = [event.piece async for event in silence if event is not None]
+        texts = [piece.text for piece in rest if isinstance(piece, TextDelta)]
+        assert "".join(texts) == text_after(AG, 5)
+
+    with_engine(model, test)

@@ -71,28 +71,28 @@ VALUES = st.recursive(
     nested,
     max_leaves=8,
 )
+MESSAGES = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "assistant", "system"]), "content": TEXTS}
+    ),
+    min_size=1,
+    max_size=3,
+)
+PROMPTS = st.one_of(
+    TEXTS,
+    st.lists(st.integers(0, 258), min_size=1, max_size=30),
+    st.lists(st.lists(st.integers(0, 260), max_size=9), min_size=1, max_size=4),
+)
 SENSIBLE = st.fixed_dictionaries(
-    {},
+    {"messages": MESSAGES, "prompt": PROMPTS},
     optional={
-        "messages": st.lists(
-            st.fixed_dictionaries(
-                {"role": st.sampled_from(["user", "assistant", "system"]), "content": TEXTS}
-            ),
-            min_size=1,
-            max_size=3,
-        ),
-        "prompt": st.one_of(
-            TEXTS,
-            st.lists(st.integers(0, 258), min_size=1, max_size=30),
-            st.lists(st.lists(st.integers(0, 260), max_size=9), min_size=1, max_size=4),
-        ),
         "stream": st.booleans(),
         "temperature": st.floats(0, 3),
         "max_tokens": st.integers(-1, 9),
-        "logprobs": st.one_of(st.booleans(), st.integers(0, 20)),
+        "logprobs": st.sampled_from([True, 0, 1, 20]),
         "echo": st.booleans(),
-        "stop": st.lists(TEXTS, max_size=4),
-        "seed": st.integers(),
+        "stop": st.lists(st.text(min_size=1, max_size=3), max_size=4),
+        "seed": st.integers(-(1 << 63), (1 << 63) - 1),
     },
 )
 
@@ -103,7 +103,8 @@ def bodies(draw: st.DrawFn) -> bytes:
     if draw(st.integers(0, 9)) == 0:
         return draw(st.one_of(st.binary(max_size=60), VALUES.map(str.encode)))
     found = {name: json.dumps(value) for name, value in draw(SENSIBLE).items()}
-    found |= draw(st.dictionaries(st.sampled_from(KNOWN), VALUES, max_size=3))
+    n_changed = draw(st.sampled_from([0, 1, 1, 2, 3]))
+    found |= draw(st.dictionaries(st.sampled_from(KNOWN), VALUES, max_size=n_changed))
     pairs = (f"{json.dumps(name)}: {value}" for name, value in found.items())
     return ("{" + ", ".join(pairs) + "}").encode("utf-8", "replace")
 

@@ -26,10 +26,9 @@ from aotlm_runtime.server.run import _Server
 from aotlm_runtime.server.sse import SILENCE_SECONDS
 from tests.runtime import fake
 from tests.runtime.conftest import SLOW_SECONDS
-from tests.runtime.serving import Server, eventually, serving
+from tests.runtime.serving import TEXT, Server, eventually, serving
 from tests.runtime.test_model import text_after
 
-TEXT = "/v1/completions"
 PROMPT = list(b"long " * 33)  # six calls
 CALL_SECONDS = 0.5
 
