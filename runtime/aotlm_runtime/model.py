@@ -63,7 +63,8 @@ class LoadTimes:
 class Model:
     """A bundle in memory, with one sequence of tokens.
 
-    `last` tells what the latest answer took; None before the first.
+    `last` tells what the latest answer took; None before the first. `vocabulary` is one more than
+    the largest id that has both text and an embedding.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Model:
         self._load_seconds = load_seconds
         self.last: GenerationStats | None = None
         self._eos_ids = frozenset(manifest.model.eos_token_ids)
-        self._vocabulary = min(text.vocabulary, manifest.model.vocab_size)
+        self.vocabulary = min(text.vocabulary, manifest.model.vocab_size)
 
     def generate(
         self, prompt: str, options: GenerationOptions = DEFAULT, *, raw: bool = False
@@ -172,7 +173,7 @@ class Model:
         tokens = generate(
             self.session,
             logits,
-            Sampler(options.sampling, self._vocabulary),
+            Sampler(options.sampling, self.vocabulary),
             eos_ids=self._eos_ids,
             max_tokens=options.max_tokens,
             n_logprobs=options.n_logprobs,

@@ -80,7 +80,7 @@ def expected(ids: Sequence[int], n_tokens: int) -> list[int]:
 def compile_stub(path: Path, of: schema.Abi, digest: str = "", /, **facts: int | str) -> None:
     """Compile the stub, with the digest of an ABI or another, into a shared library at `path`.
 
-    `facts` are END_EVERY, DELAY_MICROSECONDS, SCRIPT and PROMPT; see `stub.c`.
+    `facts` are END_EVERY, DELAY_MICROSECONDS, WORKSPACE_PER_ROW, SCRIPT and PROMPT; see `stub.c`.
     """
     definitions = [f'-DDIGEST="{digest or of.digest}"', f"-DMAX_CHUNK={of.max_chunk_tokens}"]
     definitions.append(f"-DABI_VERSION={of.version}")

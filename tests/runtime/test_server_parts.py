@@ -50,10 +50,6 @@ def test_clients_take_turns_and_keep_their_order() -> None:
     assert [waiting.pop() for _ in range(6)] == ["a1", "b1", "c1", "a3", "b2", None]
 
 
-def test_a_queue_of_length_zero_is_always_full() -> None:
-    assert RequestQueue[str](0).is_full
-
-
 def test_turns_are_taken_in_the_order_of_asking() -> None:
     turns, order = FifoLock(), list[int]()
 

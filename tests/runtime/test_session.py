@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from aotlm_runtime import errors
+from aotlm_runtime.bundle.manifest import Bytes
 from aotlm_runtime.compiled.library import CompiledModel
 from aotlm_runtime.compiled.session import Session, common_prefix
 from aotlm_runtime.host import memory
@@ -44,6 +45,18 @@ def test_scoring_gives_a_row_for_each_token(start: Callable[..., Session]) -> No
     rows = np.concatenate([chunk.copy() for chunk in start().score(IDS[:100])])
     other = start()
     np.testing.assert_array_equal(rows, [other.decode(token).copy() for token in IDS[:100]])
+
+
+def test_the_workspace_has_room_for_every_row_that_scoring_asks_for(tmp_path: Path) -> None:
+    """A call of a full chunk asks for one row, a call of scoring for one a token."""
+    abi = fake.abi(prefill_workspace=Bytes(T=16, R=1000, threads=64))
+    fake.compile_stub(tmp_path / "stub.so", abi, WORKSPACE_PER_ROW=1000)
+    compiled = CompiledModel((tmp_path / "stub.so").read_bytes(), abi)
+    weights = np.full(4096, fake.WEIGHT, np.int8)
+    session = Session(compiled, abi, weights, fake.VOCAB_SIZE, fake.CONTEXT, 3)
+    scored = list(session.score(IDS[:40]))
+    assert [len(chunk) for chunk in scored] == [32, 8]
+    np.testing.assert_array_equal(session.decode(IDS[40]), session._logits[0])
 
 
 @pytest.mark.parametrize("rewindable", [True, False])

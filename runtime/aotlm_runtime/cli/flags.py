@@ -78,6 +78,10 @@ SERVING = (
     Flag("name", "text", "the model's name; default: the bundle's", "NAME"),
     Flag("sessions", "count", "answers at a time; default: up to 8, as memory allows", "N"),
     Flag("queue", "count", "requests that may wait; default: 64", "N", least=0),
+    Flag("keep-alive", "count", "seconds an idle connection stays open; default: 75", "S"),
+    Flag("allow-host", "texts", "a name by which clients may ask; can be repeated", "NAME"),
+    Flag("allow-origin", "texts", "a site whose pages may ask; can be repeated", "ORIGIN"),
+    Flag("strict", "off", "refuse fields that are not known, rather than ignore them"),
 )
 BENCH = (
     Flag("json", "off", "print the figures as JSON"),

@@ -65,6 +65,25 @@ def too_many(n_waiting: int, retry_seconds: int) -> ApiError:
     )
 
 
+def unknown_field(name: str) -> ApiError:
+    """A field that nobody knows, where that is refused."""
+    return ApiError(
+        400,
+        f"the request has an unknown field `{name}`, which this server refuses; leave it out",
+        param=name,
+    )
+
+
+def unknown_token(token: int, n_known: int) -> ApiError:
+    """A prompt has an id that the model has no embedding for."""
+    return ApiError(
+        400,
+        f"prompt has the token id {str(token)[:20]}, but the model's go from 0 to {n_known - 1}; "
+        "use the model's own tokenizer",
+        param="prompt",
+    )
+
+
 def stopping() -> ApiError:
     """The server ends before the answer does."""
     return ApiError(

@@ -74,6 +74,20 @@ class EscapedMessages:
             return [self.escape(item, allowed) for item in value]
         return value
 
+    def mark(self) -> str:
+        """Return a character that no message uses.
+
+        Raises:
+            PromptInvalidError: they use all of the private ones.
+        """
+        character = next(self._unused, "")
+        if not character:
+            raise PromptInvalidError(
+                "the messages use every private character of Unicode, so none is left to "
+                "stand in for control tokens; remove some"
+            )
+        return character
+
     def encode(self, text: str, encode_plain: Encode, *, add_special_tokens: bool) -> list[int]:
         """Return the ids of rendered text, in which what stands in is text again.
 
@@ -102,12 +116,7 @@ class EscapedMessages:
     def _stand_in(self, original: str) -> str:
         known = {text: character for character, text in self._originals.items()}
         if original not in known:
-            character = next(self._unused, "")
-            if not character:
-                raise PromptInvalidError(
-                    "the messages use every private character of Unicode, so none is left to "
-                    "stand in for control tokens; remove some"
-                )
+            character = self.mark()
             self._originals[character] = original
             return character
         return known[original]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from aotlm_runtime.errors import TemplateMissingError, TokenizerInvalidError
+from aotlm_runtime.errors import TemplateFailedError, TemplateMissingError, TokenizerInvalidError
 from aotlm_runtime.text.control_tokens import Control, EscapedMessages, PlainTokenizer, check_text
 from aotlm_runtime.text.detokenizer import Detokenizer
 from aotlm_runtime.text.thinking import KNOWN_TAGS, Splitter, Tags
@@ -13,7 +13,7 @@ from aotlm_runtime.text.thinking import KNOWN_TAGS, Splitter, Tags
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as HfTokenizer
 
-    from aotlm_runtime.text.template import ChatTemplate, Message
+    from aotlm_runtime.text.template import ChatTemplate, Ending, Message
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 
@@ -66,27 +66,37 @@ class Tokenizer:
         starts_twice = len(ids) > len(own) and ids[:1] == own[:1] == [self._bos_id]
         return own if starts_twice else ids
 
-    def encode_chat(self, messages: "Sequence[Message]") -> list[int]:
-        """Return the ids that ask for the assistant's next message.
+    def encode_chat(
+        self,
+        messages: "Sequence[Message]",
+        *,
+        ending: "Ending" = "ask",
+        settings: Mapping[str, Any] = {},
+    ) -> list[int]:
+        """Return the ids that ask for the assistant's next message, or end as `ending` says.
 
-        Control tokens in messages stay text, but for tags of thinking in the assistant's, which
-        templates look for.
+        `settings` are what else the template may look at. Control tokens in both stay text, but for
+        tags of thinking in the assistant's messages, which templates look for.
 
         Raises:
             PromptInvalidError: a message holds lone surrogates, so it has no UTF-8.
-            TemplateFailedError: the template refused the messages.
-            TemplateMissingError: the model has no template.
+            TemplateFailedError: the template refused the messages, or drops one to be continued.
+            TokenizerInvalidError: the model has no template.
         """
         if self.template is None:
             raise TemplateMissingError(
                 "the model has no chat template; use --raw to let it continue plain text"
             )
-        typed = self._typed(messages)
+        typed = self._typed([messages, settings])
         hidden = [
             typed.escape(message, self._tag_ids if message.get("role") == "assistant" else _NONE)
             for message in messages
         ]
-        rendered = self.template.render(hidden)
+        known = typed.escape(settings)
+        if ending == "continue":
+            rendered = _render_open(self.template, hidden, known, typed.mark())
+        else:
+            rendered = self.template.render(hidden, asks=ending == "ask", settings=known)
         return typed.encode(rendered, self._encode_plain, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -155,6 +165,25 @@ class Tokenizer:
 
     def _typed(self, messages: object) -> EscapedMessages:
         return EscapedMessages(self._tokenizer, self._control, messages)
+
+
+def _render_open(
+    template: "ChatTemplate", messages: "Sequence[Message]", settings: Mapping[str, Any], mark: str
+) -> str:
+    """Return the text of messages up to the end of the last one's content, which `mark` shows.
+
+    A space behind the mark tells whether the template strips contents, as transformers tells it.
+    """
+    *before, last = messages
+    said = last["content"]
+    open_ended = [*before, {**last, "content": f"{said}{mark} "}]
+    text, found, rest = template.render(open_ended, asks=False, settings=settings).rpartition(mark)
+    if not found or said.strip() not in text:
+        raise TemplateFailedError(
+            "the chat template does not write out the last message as it is, so that cannot be "
+            "continued; leave the message out, or ask with plain text"
+        )
+    return text if rest.startswith(" ") else text.rstrip()
 
 
 def _load(files: Mapping[str, bytes]) -> "HfTokenizer":
