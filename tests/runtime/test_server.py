@@ -334,8 +334,8 @@ def test_a_full_queue_gets_429_and_a_time_to_retry(narrow: Server) -> None:
         with pytest.raises(openai.RateLimitError, match="1 requests are waiting") as caught:
             narrow.client().chat.completions.create(model="local", messages=ABC)
         assert int(caught.value.response.headers["Retry-After"]) >= 1
-        unknown = [{"role": "nobody", "content": ""}]  # the limit comes before the prompt is made
-        assert post(narrow, messages=unknown).status_code == 429
+        # the limit comes before the prompt is made, and what is wrong with it found
+        assert post(narrow, messages=[{"role": "nobody"}]).status_code == 429
         done.set()
         assert waits.result().status_code == 200
 

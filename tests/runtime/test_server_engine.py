@@ -252,13 +252,8 @@ def test_a_place_is_held_while_a_prompt_is_made(model: Model) -> None:
     """So that no more requests make prompts at a time than can be kept."""
 
     async def test(engine: Engine) -> None:
-        with (
-            engine.place(),
-            engine.place(),
-            pytest.raises(ApiError, match="1 requests are waiting"),
-            engine.place(),
-        ):
-            raise AssertionError("there is no place")
+        with engine.place(), engine.place(), pytest.raises(ApiError, match="1 requests are wai"):
+            engine.place().__enter__()
         with pytest.raises(ZeroDivisionError), engine.place():
             raise ZeroDivisionError  # a prompt that cannot be made leaves its place
         with still(engine):
@@ -290,6 +285,36 @@ def test_prompts_of_one_request_are_answered_by_one_session_in_order(model: Mode
         assert value(engine, "aotlm_prompt_tokens_total") == 4
         assert value(engine, "aotlm_generated_tokens_total") == 10
         assert value(engine, "aotlm_answer_seconds_count") == 1
+
+    with_engine(model, test, sessions=2)
+
+
+def test_a_request_ends_as_its_last_prompt_does(model: Model) -> None:
+    async def test(engine: Engine) -> None:
+        assert len(fake.expected(list(b"ab"), 5)) < 5
+        for prompts, state in (
+            ([AG, list(b"ab")], RequestState.FINISHED_STOPPED),
+            ([list(b"ab"), AG], RequestState.FINISHED_LENGTH),
+        ):
+            with engine.place():
+                job = engine.submit("a", [Prompt(ids) for ids in prompts], SHORT)
+            await text_of(job)
+            assert job.state is state
+
+    with_engine(model, test)
+
+
+def test_each_prompt_of_a_request_takes_over_what_another_session_holds(model: Model) -> None:
+    async def test(engine: Engine) -> None:
+        start = list(b"You are helpful. ")
+        await text_of(submit(engine, "a", [*start, *b"x" * 60], SHORT))
+        with engine.place():
+            job = engine.submit("a", [Prompt(AG), Prompt([*start, *b"y"])], SHORT)
+        stats = [event.piece async for event in job.events()]
+        last = stats[-1]
+        assert isinstance(last, GenerationStats)
+        assert last.prompt_tokens - last.prefilled == len(start)
+        assert value(engine, "aotlm_cached_prompt_tokens_total") == len(start)
 
     with_engine(model, test, sessions=2)
 

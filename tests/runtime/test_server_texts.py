@@ -1,9 +1,16 @@
 """Texts that are continued: lists of prompts, echoes, and what a harness that scores them reads."""
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 
+import aotlm_runtime
+from aotlm_runtime.generate.stream import GenerationOptions, TextDelta
+from aotlm_runtime.model import GenerationStats
+from aotlm_runtime.server.answer import Prompt
+from aotlm_runtime.server.answer import answer as generated
 from tests.runtime import fake
 from tests.runtime.serving import TEXT, Server, answer, refusal
 from tests.runtime.test_model import text_after
@@ -93,6 +100,27 @@ def test_a_harness_gets_a_token_behind_its_prompt_also_where_that_is_the_end(fas
     assert choice["text"] == bytes(ids).decode()
     plain = answer(fast, TEXT, {**body, "echo": False})["choices"][0]
     assert plain["logprobs"]["tokens"] == []
+
+
+def test_a_token_that_ends_an_answer_later_on_is_not_shown(fast: Server) -> None:
+    body = {"prompt": "ag", "logprobs": 0, "echo": True}
+    choice = answer(fast, TEXT, body)["choices"][0]
+    assert choice["finish_reason"] == "stop"
+    assert "".join(choice["logprobs"]["tokens"]) == "ag" + text_after(list(b"ag"))
+
+
+def test_of_several_ends_the_likeliest_is_shown(bundle: Path) -> None:
+    manifest = json.loads((bundle / "manifest.json").read_bytes())
+    manifest["model"]["eos_token_ids"] = [5, fake.END, 6]
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    model = aotlm_runtime.load(bundle)
+    ids = next(ids for n in range(99) if not fake.expected(ids := [97, 97, n], 1))
+    options = GenerationOptions(n_logprobs=1, max_tokens=1)
+    *_, ending, stats = generated(model, Prompt(ids, "text"), options)
+    assert isinstance(ending, TextDelta)
+    assert [token.id for token in ending.tokens] == [fake.END]
+    assert isinstance(stats, GenerationStats)
+    assert (stats.generated, stats.finish) == (0, "eos")
 
 
 def test_an_echo_is_the_prompt_and_then_the_answer(fast: Server) -> None:

@@ -232,7 +232,7 @@ class Engine:
         elif not isinstance(error, AotlmError):
             traceback.print_exception(error, file=sys.stderr)
         job.put(error)
-        if not self._is_stopping and (following := self._waiting.pop()) is not None:
+        if (following := self._waiting.pop()) is not None:
             self._start(following)
 
     def _retry_seconds(self) -> int:

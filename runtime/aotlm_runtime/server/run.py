@@ -53,7 +53,6 @@ def run(model: Model, listener: socket.socket, options: ServeOptions) -> None:
     ]
     if is_open and options.api_key is None:
         lines.append("note: whoever reaches this address can use it; see --api-key")
-    threading.Thread(target=_report_damage, args=(model,), daemon=True).start()
     asyncio.run(_Server(config, engine, lines).serve(sockets=[listener]))
 
 
@@ -86,6 +85,7 @@ class _Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         print(*self._lines, sep="\n", file=sys.stderr, flush=True)
+        threading.Thread(target=_report_damage, args=(self._engine.model,), daemon=True).start()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if not self.started:
