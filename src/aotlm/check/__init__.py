@@ -111,7 +111,7 @@ def compare(out_dir: Path, recorded: ModelFile, source: ModelSource) -> list[Row
     facts = recorded.model
     prompts = _prompts(source, facts.vocab_size)
     truth = reference_model(source)
-    program, _ = trace(source.config)
+    program = trace(source.config)
     rows = [Row("captured program vs eager, f32 (relative L2)",
                 _mean(lambda ids: relative_l2(captured_logits(program, truth, ids),
                                               eager_logits(truth, ids)), prompts[:2]),

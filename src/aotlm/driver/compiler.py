@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -13,12 +14,13 @@ from aotlm.capture.inputs import input_files
 from aotlm.capture.source import open_model
 from aotlm.capture.tokenizer_files import write_tokenizer_files
 from aotlm.capture.trace import Program as Captured
-from aotlm.capture.trace import trace_entry
+from aotlm.capture.trace import trace
 from aotlm.codegen.compile import compile_import
 from aotlm.driver.folders import DEFAULT_MODEL, default_folder
 from aotlm.driver.model_file import describe_model
 from aotlm.emit.modules import ModelFiles, emit_modules
 from aotlm.errors import AotlmError, UsageError
+from aotlm.graph.dims import Dim, T
 from aotlm.graph.ir import Graph
 from aotlm.graph.printer import to_text
 from aotlm.partition.partition import Program, partition
@@ -32,7 +34,7 @@ from aotlm.weights.file import WEIGHTS, WeightFilePlan, plan_weight_file
 from aotlm.weights.policy import POLICIES
 from aotlm_runtime.bundle import manifest
 
-ENTRIES: Final = ("prefill", "decode")
+ENTRIES: Final[Mapping[str, Dim]] = {"prefill": T, "decode": 1}  # tokens of a call
 
 
 def pass_names() -> tuple[str, ...]:
@@ -60,17 +62,16 @@ class _Dump:
         path.write_text(to_text(graph, locations=True), encoding="utf-8")
 
 
-def lower(captured: tuple[Captured, Captured], dtype: str) -> ModelFiles:
-    """Run captured programs through passes, partition, weight planning and emission."""
-    prefill, decode = (
-        to_program(program, entry, dtype) for entry, program in zip(ENTRIES, captured, strict=True)
-    )
+def lower(captured: Captured, dtype: str) -> ModelFiles:
+    """Run a captured program through passes, partition, weight planning and emission."""
+    prefill, decode = (to_program(captured, entry, dtype) for entry in ENTRIES)
     return emit(prefill, decode, plan_weight_file(prefill.weights()))
 
 
 def to_program(captured: Captured, entry: str, dtype: str, hook: Hook | None = None) -> Program:
-    """Run one captured program through passes and partition."""
-    return partition(run_pipeline(to_graph(captured), graph_pipeline(dtype), hook), entry)
+    """Return an entry point of a captured program, through passes and partition."""
+    passes = graph_pipeline(dtype, ENTRIES[entry])
+    return partition(run_pipeline(to_graph(captured), passes, hook), entry)
 
 
 def emit(prefill: Program, decode: Program, plan: WeightFilePlan) -> ModelFiles:
@@ -117,14 +118,13 @@ def import_model(
         raise AotlmError(f"{folder} exists already; use --force to replace it, or another --out")
     source = open_model(model, revision)
     dump = partial(_Dump, out / "dump" / "import", wanted=dump_after)
-    progress(0, 1, "capture of prefill")
-    captured = trace_entry(source.config, "prefill")
+    progress(0, 1, "capture")
+    captured = trace(source.config)
     prefill = to_program(captured, "prefill", dtype, dump("prefill"))
     plan = plan_weight_file(prefill.weights())
     with new_folder(folder) as made:
         write = partial(write_weights, plan, source.tensors, captured.buffers, made / WEIGHTS)
         with run_forked(write, "writes the weights", progress) as written:
-            captured = trace_entry(source.config, "decode", captured.buffers)
             decode = to_program(captured, "decode", dtype, dump("decode"))
             files = emit(prefill, decode, plan)
             _write_modules(files, made)
