@@ -49,16 +49,16 @@ class Compiled:
 
 
 def compile_model(
-    programs: tuple[Program, Program],
+    program: Program,
     model: torch.nn.Module,
     dtype: str,
     folder: Path,
     target: Target = TARGET,
 ) -> Compiled:
-    """Compile captured programs with the parameters of a PyTorch model; `folder` gets the files."""
-    files = lower(programs, dtype)
+    """Compile a program with the parameters of a PyTorch model; `folder` gets the files."""
+    files = lower(program, dtype)
     weights = folder / "weights.safetensors"
-    write_weight_file(files.weights, reader(model, programs[0]), weights)
+    write_weight_file(files.weights, reader(model, program), weights)
     abi = msgspec.structs.replace(describe_abi(files), digest=DIGEST)
     vocab_size = files.programs["prefill"].logits.type.shape[2]
     assert isinstance(vocab_size, int)

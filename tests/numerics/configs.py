@@ -1,4 +1,4 @@
-"""Eighteen tiny models: every scalar has a non-default value, no size is a multiple of 64.
+"""Nineteen tiny models: every scalar has a non-default value, no size is a multiple of 64.
 
 Parameters are drawn around what the configuration starts with, wide enough that softmax, softcap
 and window matter: a feature that goes missing must move the logits (test_mutations proves it).
@@ -6,6 +6,7 @@ and window matter: a feature that goes missing must move the logits (test_mutati
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -169,6 +170,12 @@ CASES: Final[Mapping[str, Case]] = {
         | {"rope_parameters": DEFAULT_ROPE | {"partial_rotary_factor": 0.5},
            "layer_norm_eps": 0.02, "hidden_act": "gelu_new", "use_parallel_residual": False},
     ),
+    "nemotron": Case(
+        "NemotronConfig",
+        WIDE | {"rope_parameters": LINEAR_ROPE | {"partial_rotary_factor": 0.6}, "norm_eps": 0.02,
+                "attention_bias": True, "mlp_bias": True},
+        (0.8, 0.8),
+    ),
     "gpt2": Case(
         "GPT2Config",
         {"vocab_size": VOCAB_SIZE, "n_embd": 72, "n_layer": 2, "n_head": 6, "n_positions": 512,
@@ -178,7 +185,8 @@ CASES: Final[Mapping[str, Case]] = {
     ),
 }  # fmt: skip
 # What lies at the edges of blocks and vectors: windows of whole blocks of 64 positions, contexts
-# longer than two blocks of decode's attention, gated widths that fill vectors and that do not.
+# longer than two blocks of decode's attention, gated widths that fill vectors and that do not. And
+# one KV head with a norm before it is moved, where T = 1 would make other shapes equal.
 EDGES: Final[Mapping[str, Case]] = {
     f"window-{window}": Case(
         "MistralConfig",
@@ -189,6 +197,11 @@ EDGES: Final[Mapping[str, Case]] = {
 } | {
     f"gate-{width}": Case("LlamaConfig", WIDE | {"rms_norm_eps": 0.02, "intermediate_size": width})
     for width in (100, 101, 112, 128)
+} | {
+    f"one-kv-head-{name}": dataclasses.replace(
+        CASES[name], options={**CASES[name].options, "num_key_value_heads": 1}
+    )
+    for name in ("qwen3", "cohere")
 }  # fmt: skip
 ALL: Final[Mapping[str, Case]] = {**CASES, **EDGES}
 

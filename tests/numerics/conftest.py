@@ -29,8 +29,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
         key = (name, dtype, target)
         if key not in made:
             folder = tmp_path_factory.mktemp(f"{name}-{dtype}-{target.name}")
-            programs = captured(name).programs
-            made[key] = compile_model(programs, reference(name), dtype, folder, target)
+            program = captured(name).program
+            made[key] = compile_model(program, reference(name), dtype, folder, target)
         return made[key]
 
     return get

@@ -16,6 +16,7 @@ from transformers.masking_utils import AttentionMaskInterface, eager_mask
 from aotlm.capture.convert import convert
 from aotlm.capture.importer import to_graph
 from aotlm.capture.trace import Program, trace
+from aotlm.driver.compiler import ENTRIES
 from aotlm.graph.dims import evaluate
 from aotlm.graph.interpreter import Interpreter
 from aotlm.graph.ir import Graph, Node
@@ -32,11 +33,10 @@ CACHE_LENGTH = 128
 
 @dataclass(frozen=True)
 class Captured:
-    """Both entry points of a model, as captured."""
+    """A model as captured."""
 
-    programs: tuple[Program, Program]
-    prefill: Graph
-    decode: Graph
+    program: Program
+    graph: Graph
 
 
 def tokens(n: int = N_TOKENS) -> Array:
@@ -77,15 +77,15 @@ def reference_logits(name: str) -> Array:
 @cache
 def captured(name: str) -> Captured:
     """Capture a case; it has no weights."""
-    programs = trace(ALL[name].config())
-    return Captured(programs, *(to_graph(program) for program in programs))
+    program = trace(ALL[name].config())
+    return Captured(program, to_graph(program))
 
 
 @cache
 def lowered(name: str) -> tuple[Graph, Graph]:
     """Return the prefill and the decode Graph after all passes, for f32."""
-    graphs = (captured(name).prefill, captured(name).decode)
-    prefill, decode = (run_pipeline(graph, graph_pipeline("f32")) for graph in graphs)
+    graph = captured(name).graph
+    prefill, decode = (run_pipeline(graph, graph_pipeline("f32", n)) for n in ENTRIES.values())
     return prefill, decode
 
 

@@ -30,6 +30,7 @@ def report(name: str, folder: Path) -> dict[str, Any]:
 
     from aotlm.capture.importer import to_graph
     from aotlm.capture.trace import trace
+    from aotlm.driver.compiler import ENTRIES
     from aotlm.graph import ops
     from aotlm.passes.base import run_pipeline
     from aotlm.passes.pipeline import graph_pipeline
@@ -51,12 +52,12 @@ def report(name: str, folder: Path) -> dict[str, Any]:
     )  # fmt: skip
     model = eager(config)
     redraw(model, (1.0, 1.0))
-    programs = trace(config)
-    graphs = [run_pipeline(to_graph(p), graph_pipeline("f32")) for p in programs]
+    program = trace(config)
+    graphs = [run_pipeline(to_graph(program), graph_pipeline("f32", n)) for n in ENTRIES.values()]
     gates = [node.attrs.get("gate") for node in graphs[0].nodes if node.op is ops.LINEAR]
     wanted = run_eager(model, tokens())
-    interpreted = Interpreted(graphs[0], graphs[1], reader(model, programs[0]))
-    caller = Caller(compile_model(programs, model, "f32", folder), CACHE_LENGTH)
+    interpreted = Interpreted(graphs[0], graphs[1], reader(model, program))
+    caller = Caller(compile_model(program, model, "f32", folder), CACHE_LENGTH)
     compiled = caller.call("prefill", tokens(), 0, len(tokens()))
     return {
         "gates": [gate for gate in gates if gate],

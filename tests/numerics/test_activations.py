@@ -50,7 +50,7 @@ def _captured(hidden_act: str) -> Graph:
         vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=1,
         num_attention_heads=4, num_key_value_heads=2, hidden_act=hidden_act,
     )  # fmt: skip
-    return to_graph(trace(config)[1])
+    return to_graph(trace(config))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Eighteen architectures, no code for any of them: Graph, passes and machine code against PyTorch.
+"""Nineteen architectures, no code for any of them: Graph, passes and machine code against PyTorch.
 
 The tolerance of 1e-5 is relative L2 of logits against PyTorch's eager f32, whose own rounding is
 about 5e-7 for these models (so far is it from the interpreter, which sums in f64).
@@ -43,17 +43,15 @@ def test_scores_and_logits_are_spread_enough_to_matter(name: str) -> None:
 
 @names
 def test_the_captured_graph_computes_what_pytorch_does(name: str) -> None:
-    graphs = captured(name)
-    interpreted = Interpreted(
-        graphs.prefill, graphs.decode, reader(reference(name), graphs.programs[0])
-    )
+    graph, read = captured(name).graph, reader(reference(name), captured(name).program)
+    interpreted = Interpreted(graph, graph, read)
     found = interpreted.prefill_then_decode(tokens(), n_decoded=2)
     assert relative_error(found, reference_logits(name)) <= TOLERANCE
 
 
 @names
 def test_the_graph_after_all_passes_computes_what_pytorch_does(name: str) -> None:
-    read = reader(reference(name), captured(name).programs[0])
+    read = reader(reference(name), captured(name).program)
     found = Interpreted(*lowered(name), read).prefill_then_decode(tokens(), n_decoded=2)
     assert relative_error(found, reference_logits(name)) <= TOLERANCE
 

@@ -1,4 +1,4 @@
-"""Windows and widths at the edges of the kernels' blocks and vectors, against PyTorch.
+"""Windows, widths and heads at the edges of what kernels and passes see, against PyTorch.
 
 Window w at position p sees p − w + 1 … p; one position more or less changes the logits (by 4e-3 at
 least: `test_a_window_one_off_would_be_seen`).
@@ -63,3 +63,12 @@ def test_gated_widths_of_whole_and_part_vectors(name: str, compiled: Compile) ->
 def test_the_edges_have_names_of_their_own() -> None:
     assert len(ALL) == len(EDGES) + len(set(ALL) - set(EDGES))
     assert np.unique(tokens(20)).size > 10
+
+
+@pytest.mark.parametrize("name", [name for name in EDGES if name.startswith("one-kv-head-")])
+def test_one_kv_head_and_a_norm_before_it_is_moved(name: str, compiled: Compile) -> None:
+    wanted = run_eager(reference(name), tokens(20))
+    caller = Caller(compiled(name), 64)
+    for n in (1, 20):
+        assert relative_error(caller.call("prefill", tokens(n), 0, n), wanted[:n]) <= TOLERANCE
+    assert relative_error(Caller(compiled(name), 64).decode(tokens(20), 0), wanted) <= TOLERANCE

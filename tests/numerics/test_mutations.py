@@ -1,4 +1,4 @@
-"""Every feature of the eighteen models matters: without it, the comparison with PyTorch fails.
+"""Every feature of the nineteen models matters: without it, the comparison with PyTorch fails.
 
 A difference counts when it is five times the tolerance of test_architectures, a hundred times the
 rounding. The least that a feature does is 8e-5: GELU itself instead of its form with tanh.
@@ -54,7 +54,7 @@ def test_every_bias_and_norm_matters(name: str) -> None:
 
 @names
 def test_every_attribute_of_the_graph_matters(name: str) -> None:
-    read = reader(reference(name), captured(name).programs[0])
+    read = reader(reference(name), captured(name).program)
     prefill, decode = lowered(name)
     wanted = reference_logits(name)
     unseen, n_changes = [], 0

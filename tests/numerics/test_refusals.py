@@ -30,7 +30,7 @@ SMALL: dict[str, Any] = {
 
 def refusal(config: PretrainedConfig) -> str:
     with pytest.raises(AotlmError) as caught:
-        to_graph(trace(config)[0])
+        to_graph(trace(config))
     return str(caught.value)
 
 

@@ -83,9 +83,10 @@ EXAMPLES: dict[str, Callable[[Model], Node]] = {
     "specialize-attention": _specialize_attention,
     "mark-storage": _linear,
     "pack-weights": _linear,
+    "fix-tokens": _linear,
 }
 FILLED = textwrap.TextWrapper(92, initial_indent="    ", subsequent_indent=" " * 8)
-PASSES = {step.name: step for step in graph_pipeline("bf16")}
+PASSES = {step.name: step for step in graph_pipeline("bf16", 1)}
 
 
 def example(step: Pass) -> str:

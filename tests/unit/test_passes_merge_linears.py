@@ -65,3 +65,21 @@ def test_each_value_has_its_own_linear() -> None:
     values = {name: m.input(name, 1, T, 8) for name in "xy"}
     outputs = [m.linear(x, f"{name}{i}", 4) for i in range(2) for name, x in values.items()]
     assert computed(_after(m, *outputs)).count("linear") == 2
+
+
+def test_linears_of_views_of_the_same_rows_are_one_linear() -> None:
+    m = Model()
+    x = m.input("x", 1, T, 8)
+    heads = [m.linear(x, "q", 12), m.linear(m.view(x, 1, T, 1, 8), "k", 4)]
+    heads.append(m.linear(m.view(x, 1, 1, T, 8), "v", 4))
+    shapes = [node.shape for node in heads]
+    after = _after(m, *heads)
+    assert computed(after).count("linear") == 1
+    assert [node.shape for node in after.outputs] == shapes
+
+
+def test_linears_of_a_view_that_cuts_columns_stay_apart() -> None:
+    m = Model()
+    x = m.input("x", 1, T, 8)
+    one, other = m.linear(x, "a", 4), m.linear(m.view(x, 1, T, 2, 4), "b", 4)
+    assert computed(_after(m, one, other)).count("linear") == 2

@@ -5,7 +5,7 @@ import pytest
 
 from aotlm.graph import ops
 from aotlm.graph.dims import T
-from aotlm.graph.ir import Graph, Node
+from aotlm.graph.ir import Graph, Node, Op
 from aotlm.passes.recognize_norms import RecognizeNorms
 from tests.unit.graphs import ROUNDING, Model, assert_same, computed, graph_of, the
 
@@ -119,7 +119,32 @@ def test_a_computed_factor_is_no_weight(m: Model, x: Node) -> None:
     assert computed(after) == ["rms_norm", "mul"]
 
 
-def test_a_layer_norm_has_no_offset(m: Model, x: Node) -> None:
+def test_one_plus_the_weight_of_a_layer_norm_is_an_offset_too(m: Model, x: Node) -> None:
     weight = m.make(ops.ADD, m.parameter("w", 8), 1.0)
     after = _after(m, m.make(ops.MUL, _rms(m, _centred(m, x)), weight))
-    assert computed(after).count("mul") == 1
+    assert computed(after) == ["layer_norm"]
+    assert the(after, ops.LAYER_NORM).attrs["offset"] == 1.0
+
+
+@pytest.mark.parametrize("op", [ops.LAYER_NORM, ops.RMS_NORM])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_whole_norm_of_one_plus_the_weight_reads_the_weight(
+    m: Model, x: Node, op: Op, bias: bool
+) -> None:
+    operands = [x, m.make(ops.ADD, 1.0, m.parameter("w", 8))]
+    operands += [m.parameter("b", 8)] if bias else []
+    after = _after(m, m.make(op, *operands, eps=EPS, weight=True, bias=bias))
+    assert computed(after) == [op.name]
+    assert the(after, op).operands[1].op is ops.PARAMETER
+
+
+def test_a_weight_that_is_computed_otherwise_stays_computed(m: Model, x: Node) -> None:
+    weight = m.make(ops.EXP, m.parameter("w", 8))
+    after = _after(m, m.make(ops.LAYER_NORM, x, weight, eps=EPS, weight=True, bias=False))
+    assert computed(after) == ["exp", "layer_norm"]
+
+
+def test_a_norm_that_has_a_bias_already_takes_no_weight_behind_it(m: Model, x: Node) -> None:
+    norm = m.make(ops.LAYER_NORM, x, m.parameter("b", 8), eps=EPS, weight=False, bias=True)
+    after = _after(m, m.make(ops.MUL, norm, m.parameter("w", 8)))
+    assert computed(after) == ["layer_norm", "mul"]

@@ -1,8 +1,8 @@
-"""Capture: a transformers model without weights → two ExportedPrograms, prefill and decode.
+"""Capture: a transformers model without weights → one ExportedProgram for any number of tokens.
 
-Both are f32 and made under FakeTensorMode, so a model of any size is captured in little memory.
-`tokens` is [1, T] i64 (T dynamic in prefill, 1 in decode), `positions` [1] i64 is the position of
-the first token; the result is the logits of every row, [1, T, V] f32.
+It is f32 and made under FakeTensorMode, so a model of any size is captured in little memory.
+`tokens` is [1, T] i64, `positions` [1] i64 is the position of the first token; the result is the
+logits of every row, [1, T, V] f32. Decode is the same program with T = 1.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from accelerate import init_empty_weights
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental import _config as shapes
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from aotlm.capture import attention
@@ -29,7 +30,7 @@ N_EXAMPLE_TOKENS: Final = 7  # any number but 0 and 1, which torch.export would 
 
 @dataclass(frozen=True)
 class Program:
-    """One exported entry point. `refused` has a sentence for each thing that cannot be compiled."""
+    """What was exported. `refused` has a sentence for each thing that cannot be compiled."""
 
     exported: torch.export.ExportedProgram
     buffers: Mapping[str, np.ndarray[Any, Any]]  # f32, by the model's own name
@@ -90,21 +91,22 @@ def _buffers(config: PretrainedConfig) -> dict[str, np.ndarray[Any, Any]]:
     }
 
 
-def _export(config: PretrainedConfig, entry: str) -> torch.export.ExportedProgram:
-    """Export one entry point.
+def _export(config: PretrainedConfig) -> torch.export.ExportedProgram:
+    """Export the model.
 
     Decomposing means to trace again, which takes longer than the export itself; a program whose
-    ops all have their Graph op needs none.
+    ops all have their Graph op needs none. torch must not take for granted that T is not 1.
     """
-    n_tokens = N_EXAMPLE_TOKENS if entry == "prefill" else 1
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    any_size = shapes.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
+    with any_size, FakeTensorMode(allow_non_fake_inputs=True):
         module = _Logits(_model(config))
-        example = (torch.zeros(1, n_tokens, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
-        dynamic: Any = ({1: torch.export.Dim.AUTO}, {}) if entry == "prefill" else None
+        tokens = torch.zeros(1, N_EXAMPLE_TOKENS, dtype=torch.int64)
+        example = (tokens, torch.zeros(1, dtype=torch.int64))
+        dynamic: Any = ({1: torch.export.Dim.AUTO}, {})
         exported = torch.export.export(module, example, dynamic_shapes=dynamic, strict=False)
-    if is_plain(exported.graph):
-        return exported
-    return exported.run_decompositions(_decompositions())
+        if is_plain(exported.graph):
+            return exported
+        return exported.run_decompositions(_decompositions())
 
 
 def _decompositions() -> dict[Any, Any]:
@@ -116,22 +118,8 @@ def _decompositions() -> dict[Any, Any]:
     return {target: rule for target, rule in table.items() if not is_known(target)}
 
 
-def trace(config: PretrainedConfig) -> tuple[Program, Program]:
-    """Return the prefill and the decode program of the model.
-
-    Raises:
-        AotlmError: as `trace_entry`.
-    """
-    prefill = trace_entry(config, "prefill")
-    return prefill, trace_entry(config, "decode", prefill.buffers)
-
-
-def trace_entry(
-    config: PretrainedConfig, entry: str, buffers: Mapping[str, np.ndarray[Any, Any]] | None = None
-) -> Program:
-    """Return the program of one entry point, "prefill" or "decode".
-
-    `buffers` are those of the model's other program, if there is one already.
+def trace(config: PretrainedConfig) -> Program:
+    """Return the model's program.
 
     Raises:
         AotlmError: the model does not trace into exactly one graph, with torch's reason.
@@ -141,8 +129,7 @@ def trace_entry(
     with warnings.catch_warnings(), attention.refused() as refused:
         warnings.simplefilter("ignore")
         try:
-            known = _buffers(config) if buffers is None else buffers
-            return Program(_export(config, entry), known, tuple(refused))
+            return Program(_export(config), _buffers(config), tuple(refused))
         except AotlmError:
             raise
         except Exception as error:

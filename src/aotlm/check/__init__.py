@@ -123,7 +123,7 @@ def compare(
     steps = _Steps(progress, _n_steps(facts, len(prompts)))
     truth = reference_model(source)
     steps.done("PyTorch's weights")
-    program, _ = trace(source.config)
+    program = trace(source.config)
     steps.done("capture")
     rows = [_captured(program, truth, steps.each("captured program", prompts[:N_CAPTURED_PROMPTS]))]
     if facts.n_parameters <= SMALL:

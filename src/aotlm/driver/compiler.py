@@ -16,11 +16,12 @@ from aotlm.capture.source import ModelSource, open_model
 from aotlm.capture.tensors import Array
 from aotlm.capture.tokenizer_files import write_tokenizer_files
 from aotlm.capture.trace import Program as Captured
-from aotlm.capture.trace import trace_entry
+from aotlm.capture.trace import trace
 from aotlm.driver.folders import DEFAULT_MODEL, check_dtype, default_folder
 from aotlm.driver.model_file import describe_model
 from aotlm.emit.modules import ModelFiles, emit_modules
 from aotlm.errors import AotlmError, UsageError
+from aotlm.graph.dims import Dim, T
 from aotlm.graph.ops import OPS
 from aotlm.partition.partition import Program, partition
 from aotlm.passes.base import CAPTURED, DumpGraphs, Hook, run_pipeline
@@ -36,7 +37,7 @@ from aotlm.weights.file import WEIGHTS, WeightFilePlan, plan_weight_file
 from aotlm.weights.policy import POLICIES
 from aotlm_runtime.bundle import manifest
 
-ENTRIES: Final = ("prefill", "decode")
+ENTRIES: Final[Mapping[str, Dim]] = {"prefill": T, "decode": 1}  # tokens of a call
 EMITTED: Final = "emit"  # what a dump calls the step after the passes
 
 
@@ -70,29 +71,25 @@ class Watch:
         return TimePasses(self.timings, entry, DumpGraphs(self.dump, entry))
 
 
-def lower(captured: tuple[Captured, Captured], dtype: str) -> ModelFiles:
-    """Run captured programs through passes, partition, weight planning and emission."""
-    prefill, decode = (
-        to_program(program, entry, dtype) for entry, program in zip(ENTRIES, captured, strict=True)
-    )
+def lower(captured: Captured, dtype: str) -> ModelFiles:
+    """Run a captured program through passes, partition, weight planning and emission."""
+    prefill, decode = (to_program(captured, entry, dtype) for entry in ENTRIES)
     return emit(prefill, decode, plan_weight_file(prefill.weights()))
 
 
-def capture(
-    source: ModelSource, entry: str, buffers: Mapping[str, Array] | None, watch: Watch
-) -> Captured:
-    """Capture one entry point; `buffers` are those of the model's other program, if any."""
-    with watch.timings.step(f"{entry}: capture"):
-        return trace_entry(source.config, entry, buffers)
+def capture(source: ModelSource, watch: Watch) -> Captured:
+    """Capture a model."""
+    with watch.timings.step("capture"):
+        return trace(source.config)
 
 
 def to_program(captured: Captured, entry: str, dtype: str, watch: Watch | None = None) -> Program:
-    """Run one captured program through passes and partition."""
+    """Return an entry point of a captured program, through passes and partition."""
     watch = watch or Watch()
     with watch.timings.step(f"{entry}: to the Graph"):
         graph = to_graph(captured)
-    hook = watch.hook(entry)
-    graph = run_pipeline(graph, graph_pipeline(dtype), hook, entry=entry, failed=watch.failed)
+    passes = graph_pipeline(dtype, ENTRIES[entry])
+    graph = run_pipeline(graph, passes, watch.hook(entry), entry=entry, failed=watch.failed)
     with watch.timings.step(f"{entry}: partition"):
         return partition(graph, entry)
 
@@ -145,14 +142,13 @@ def import_model(
         raise AotlmError(f"{folder} exists already; use --force to replace it, or another --out")
     source = open_model(model, revision)
     watch = Watch(timings=timings, failed=_no_failed(out))
-    progress(0, 1, "capture of prefill")
-    captured = capture(source, "prefill", None, watch)
+    progress(0, 1, "capture")
+    captured = capture(source, watch)
     prefill = to_program(captured, "prefill", dtype, watch)
     plan = plan_weight_file(prefill.weights())
     with new_folder(folder) as made:
         write = partial(_write_weights, plan, source, captured.buffers, made / WEIGHTS, timings)
         with run_forked(write, "writes the weights", progress) as written:
-            captured = capture(source, "decode", captured.buffers, watch)
             decode = to_program(captured, "decode", dtype, watch)
             files = emit(prefill, decode, plan, watch)
             _write_modules(files, made)
@@ -193,13 +189,9 @@ def dump_model(
     out = out or default_folder(model, dtype)
     source = open_model(model, revision)
     watch = Watch(asked_dump(dump_after, out / "dump"), timings, _no_failed(out))
-    programs, buffers = [], None
-    for number, entry in enumerate(ENTRIES):
-        progress(number, len(ENTRIES), f"capture of {entry}")
-        captured = capture(source, entry, buffers, watch)
-        programs.append(to_program(captured, entry, dtype, watch))
-        buffers = captured.buffers
-    prefill, decode = programs
+    progress(0, 1, "capture")
+    captured = capture(source, watch)
+    prefill, decode = (to_program(captured, entry, dtype, watch) for entry in ENTRIES)
     emit(prefill, decode, plan_weight_file(prefill.weights()), watch)
     return out / "dump" / "import"
 

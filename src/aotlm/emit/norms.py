@@ -99,11 +99,19 @@ def emit_mean(context: FunctionContext, node: Node) -> None:
         _each_row(row, node, visit)
 
 
+def _vector(context: FunctionContext, node: Node) -> ir.Value:
+    """Return a [n] value, a parameter or computed, as memref<n> outside of the loop over tokens."""
+    place = context.place(node)
+    if place.buffer.kind == "input":
+        return context.base(place.buffer)
+    return Rows(context, None).memref(place)
+
+
 def emit_norm(context: FunctionContext, node: Node) -> None:
     """Emit rms_norm and layer_norm, two and three walks over a row that lies in cache."""
     n = int(str(node.shape[-1]))
     centred = node.op is ops.LAYER_NORM
-    parameters = [context.base(context.place(p).buffer) for p in node.operands[1:]]
+    parameters = [_vector(context, p) for p in node.operands[1:]]
     offset = node.attrs.get("offset", 0.0)
 
     def visit(x: ir.Value, y: ir.Value) -> None:

@@ -1,4 +1,8 @@
-"""Linears that read the same input become one (Q, K and V above all): fewer, larger kernels."""
+"""Linears that read the same rows become one (Q, K and V above all): fewer, larger kernels.
+
+A view that only arranges the rows anew, as fold-transposes leaves before a linear of a single head,
+keeps no linear apart.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,13 @@ from dataclasses import dataclass
 from aotlm.graph import ops
 from aotlm.graph.ir import Graph, Node, make, rewrite
 from aotlm.passes.weight_parts import concatenated, zeros
+
+
+def _rows(x: Node) -> Node:
+    """Return the value whose rows, in the same order, are those of x."""
+    while x.op is ops.VIEW and x.operands[0].shape[-1:] == x.shape[-1:]:
+        x = x.operands[0]
+    return x
 
 
 def _mergeable(node: Node) -> bool:
@@ -56,25 +67,33 @@ class MergeLinears:
     name: str = "merge-linears"
 
     def apply(self, graph: Graph) -> Graph:
-        """Return the Graph with at most one plain linear for each value."""
+        """Return the Graph with at most one plain linear for the rows of each value."""
         groups: dict[Node, list[Node]] = {}
         for node in graph.nodes:
             if _mergeable(node):
-                groups.setdefault(node.operands[0], []).append(node)
+                groups.setdefault(_rows(node.operands[0]), []).append(node)
         merged: dict[Node, Node] = {}
 
         def rule(node: Node, operands: tuple[Node, ...]) -> Node | None:
-            group = groups.get(node.operands[0], []) if _mergeable(node) else []
+            rows = _rows(node.operands[0]) if node.operands else node
+            group = groups[rows] if _mergeable(node) else []
             if len(group) < 2:
                 return None
-            if node.operands[0] not in merged:
-                merged[node.operands[0]] = _merged(group, operands[0])
-            whole = merged[node.operands[0]]
-            before = group[: group.index(node)]
-            start = sum(int(str(other.shape[-1])) for other in before)
-            return make(
-                ops.SLICE, [whole], node.location,
-                dim=len(node.shape) - 1, start=start, end=start + int(str(node.shape[-1])), step=1,
-            )  # fmt: skip
+            if rows not in merged:
+                merged[rows] = _merged(group, _rows(operands[0]))
+            columns = _columns(node, merged[rows], group)
+            if columns.shape == node.shape:
+                return columns
+            return make(ops.VIEW, [columns], node.location, shape=node.shape)
 
         return rewrite(graph, rule)
+
+
+def _columns(node: Node, whole: Node, group: list[Node]) -> Node:
+    """Return the columns of the merged linear that are those of one of the group."""
+    before = group[: group.index(node)]
+    start = sum(int(str(other.shape[-1])) for other in before)
+    return make(
+        ops.SLICE, [whole], node.location,
+        dim=len(whole.shape) - 1, start=start, end=start + int(str(node.shape[-1])), step=1,
+    )  # fmt: skip

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from aotlm.graph.dims import Dim, T
 from aotlm.passes.base import Pass
 from aotlm.passes.canonicalize import Canonicalize
+from aotlm.passes.fix_tokens import FixTokens
 from aotlm.passes.fold_transposes import FoldTransposes
 from aotlm.passes.fuse_epilogues import FuseEpilogues
 from aotlm.passes.mark_storage import MarkStorage
@@ -17,10 +19,11 @@ from aotlm.passes.specialize_attention import SpecializeAttention
 from aotlm.weights.policy import POLICIES
 
 
-def graph_pipeline(policy: str) -> tuple[Pass, ...]:
+def graph_pipeline(policy: str, n_tokens: Dim = T) -> tuple[Pass, ...]:
     """Return the passes from a captured Graph to one that can be partitioned.
 
-    policy: a key of POLICIES.
+    policy: a key of POLICIES. n_tokens: of each call, T for any number. All that decides about
+    weights comes before it is set, so entry points of one model agree about them.
     """
     return (
         Canonicalize(),
@@ -32,8 +35,9 @@ def graph_pipeline(policy: str) -> tuple[Pass, ...]:
         RecognizeGatedMlp(),
         FuseEpilogues(),
         MergeLinears(),
-        SpecializeAttention(),
         MarkStorage(POLICIES[policy]),
         PackWeights(),
+        FixTokens(n_tokens),
+        SpecializeAttention(),
         Canonicalize(),
     )

@@ -2,6 +2,9 @@
 
 rms_norm(x, w)    x · rsqrt(mean(x²) + eps) · (w + offset)
 layer_norm(x, w)  the same of x − mean(x)
+
+A weight that is a parameter plus a constant is the parameter with an offset; any other weight that
+is computed stays so: an operand of a norm need not be a parameter.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ def _normalised(node: Node) -> Node | None:
             if centre is x.operands[0]:
                 return make(
                     ops.LAYER_NORM, [centre], node.location,
-                    eps=found[1], weight=False, bias=False,
+                    eps=found[1], weight=False, bias=False, offset=0.0,
                 )  # fmt: skip
         return make(
             ops.RMS_NORM, [x], node.location, eps=found[1], weight=False, offset=0.0
@@ -54,15 +57,27 @@ def _offset(node: Node, columns: object) -> tuple[Node, float] | None:
 
 def _weighted(node: Node) -> Node | None:
     for norm, factor in either_order(node, ops.MUL):
-        if norm.op not in (ops.RMS_NORM, ops.LAYER_NORM) or norm.attrs["weight"]:
+        if norm.op not in (ops.RMS_NORM, ops.LAYER_NORM) or len(norm.operands) > 1:
             continue
         found = _offset(factor, norm.shape[-1])
-        if found is not None and (norm.op is ops.RMS_NORM or found[1] == 0.0):
-            attrs = {**norm.attrs, "weight": True}
-            if norm.op is ops.RMS_NORM:
-                attrs["offset"] = found[1]
+        if found is not None:
+            attrs = {**norm.attrs, "weight": True, "offset": found[1]}
             return make(norm.op, [norm.operands[0], found[0]], node.location, **attrs)
     return None
+
+
+def _shifted(node: Node) -> Node | None:
+    """A norm's weight w + constant → w and an offset."""
+    if node.op not in (ops.RMS_NORM, ops.LAYER_NORM) or not node.attrs["weight"]:
+        return None
+    x, factor, *bias = node.operands
+    found = _offset(factor, x.shape[-1])
+    if found is None or found[0] is factor:
+        return None
+    offset = node.attrs.get("offset", 0.0) + found[1]
+    return make(
+        node.op, [x, found[0], *bias], node.location, **{**node.attrs, "offset": offset}
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,4 +102,4 @@ class RecognizeNorms(PatternPass):
     """
 
     name: str = "recognize-norms"
-    patterns: tuple[Pattern, ...] = (_normalised, _weighted)
+    patterns: tuple[Pattern, ...] = (_normalised, _weighted, _shifted)
