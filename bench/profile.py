@@ -20,6 +20,7 @@ from aotlm.weights.policy import POLICIES
 from aotlm_runtime.bench.measure import Bench
 from aotlm_runtime.bench.report import open_bench
 from aotlm_runtime.bundle.reader import Bundle, open_bundle
+from aotlm_runtime.bundle.symbols import with_prefix
 from aotlm_runtime.compiled.library import CompiledModel, choose_library
 from aotlm_runtime.errors import CallFailedError
 from aotlm_runtime.host.cpu import cpu_features
@@ -101,8 +102,9 @@ def _names(bundle: Bundle, compiled: CompiledModel) -> dict[int, str]:
         for symbol in table.iter_symbols()
         if symbol["st_info"]["type"] == "STT_FUNC"
     ]
-    anchor = bundle.manifest.abi.decode
-    base = compiled.address(anchor) - next(place for place, name in places if name == anchor)
+    decode = bundle.manifest.abi.decode
+    anchor = with_prefix(decode, library.prefix)
+    base = compiled.address(decode) - next(place for place, name in places if name == anchor)
     return {base + place: name for place, name in places}
 
 

@@ -216,7 +216,7 @@ def load_opened(
     # compared with its own digest, and the weights are not touched before the block ends.
     with ThreadPoolExecutor(1) as pool:
         verified = pool.submit(_verify, bundle, progress) if verify else None
-        compiled = CompiledModel(bundle.read(library.shared), manifest.abi)
+        compiled = CompiledModel(bundle.read(library.shared), manifest.abi, library.prefix)
         files = {path.rpartition("/")[2]: bundle.read(path) for path in manifest.tokenizer_files}
         text = Tokenizer(files)
         session = Session(

@@ -340,6 +340,17 @@ def test_the_c_program_refuses_other_weights(compiled: Path, tmp_path: Path) -> 
     assert "not the weights of this model" in done.stderr
 
 
+def test_the_c_program_refuses_weights_of_the_same_size_in_another_layout(
+    compiled: Path, tmp_path: Path
+) -> None:
+    program = _embed(compiled, tmp_path, (*zig_cc(), "-target", LINK_TARGET))
+    write_import(tmp_path / "other", layout="cd")
+    weights = tmp_path / "other" / "import" / "weights.safetensors"
+    done = subprocess.run([program, weights, "2", "1"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "not the weights of this model" in done.stderr
+
+
 def test_the_header_states_sizes_errors_and_the_digest(compiled: Path, tmp_path: Path) -> None:
     source = tmp_path / "header.c"
     source.write_text(

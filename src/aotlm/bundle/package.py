@@ -114,9 +114,8 @@ def _with_provenance(
     records: list[BuildRecord],
 ) -> list[File]:
     """Write the provenance of `files`, and return them and it for the manifest."""
-    targets = [library.target for library in libraries]
     path = made / provenance.NAME
-    path.write_bytes(encode(provenance.describe_build(model, records, targets, files)))
+    path.write_bytes(encode(provenance.describe_build(model, records, libraries, files)))
     size, digest = _measure(path)
     own = File(path=provenance.NAME, size_bytes=size, sha256=digest)
     return sorted([*files, own], key=lambda file: file.path)
