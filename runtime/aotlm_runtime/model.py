@@ -254,7 +254,7 @@ def load_opened(
     library = choose_library(manifest.libraries, cpu.cpu_features())
     started = time.perf_counter()
     verification = bundle.begin_verification(n_threads) if verify else None
-    compiled = CompiledModel(bundle.read(library.shared), manifest.abi)
+    compiled = CompiledModel(bundle.read(library.shared), manifest.abi, library.prefix)
     files = {path.rpartition("/")[2]: bundle.read(path) for path in manifest.tokenizer_files}
     text = Tokenizer(files)
     session = Session(

@@ -2,12 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import aotlm
-from aotlm_runtime.bench.limits import Limits
+from aotlm_runtime.bench.limits import READ_LOOPS, Limits
 from aotlm_runtime.bench.report import open_bench
 from aotlm_runtime.bench.workload import read_work
 from aotlm_runtime.bundle.reader import open_bundle
@@ -58,6 +59,44 @@ def test_the_limits_know_the_width_of_a_vector(bundle: Path) -> None:
     assert bench.limits._lanes("fma") == 8
     assert not bench.limits.has("dot")
     assert bench.limits.flops("fma", 1) > 1e8
+
+
+def test_a_step_stands_between_reads_by_the_two_fastest_loops(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_bundle(bundle) as opened:
+        bench = open_bench(opened, load_opened(opened, threads=1))
+    assert all(bench.session.compiled.can_measure(loop) for loop in READ_LOOPS)  # type: ignore[attr-defined]
+    seconds = dict.fromkeys(READ_LOOPS, 9.0) | {"read_two": 2.0, "read_ahead": 3.0}
+    calls: list[str] = []
+
+    def read(self: Limits, buffer: Any, ranges: Any, loop: str) -> float:
+        calls.append(loop)
+        return seconds[loop]
+
+    monkeypatch.setattr(Limits, "read_seconds", read)
+    limit, _ = bench.between_reads(lambda: calls.append("step"))
+    assert limit == 2.0
+    assert calls == [*READ_LOOPS * 3, "read_two", "step", "read_ahead"]
+    seconds["read_ahead"] = 1.0
+    assert bench.between_reads(lambda: calls.append("step"))[0] == 1.0
+    assert calls[-3:] == ["read_two", "step", "read_ahead"]
+
+
+def test_a_library_of_one_loop_is_measured_by_it(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has = CompiledModel.can_measure
+    monkeypatch.setattr(
+        CompiledModel, "can_measure", lambda self, name: name in ("read", "fma") and has(self, name)
+    )
+    with open_bundle(bundle) as opened:
+        bench = open_bench(opened, load_opened(opened, threads=1))
+    ((seconds, loop),) = bench.limits.rank_reads(bench.weights, bench.work.ranges)
+    assert (seconds > 0, loop) == (True, "read")
+    limit, taken = bench.between_reads(lambda: bench.session.decode(0))
+    assert limit > 0
+    assert taken > 0
 
 
 def test_a_library_without_measuring_functions_is_one_sentence(

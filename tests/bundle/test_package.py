@@ -2,7 +2,10 @@
 
 import errno
 import hashlib
+import re
 import shutil
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -14,6 +17,8 @@ from aotlm.bundle.package import describe_file, package
 from aotlm.codegen.compile import compile_import
 from aotlm.errors import AotlmError
 from aotlm_runtime.bundle.manifest import BLOCK_SIZE_BYTES, read_manifest
+from aotlm_runtime.compiled.library import choose_library
+from aotlm_runtime.host.cpu import cpu_features
 from tests.bundle.conftest import TARGET
 from tests.unit.handwritten import leave_kernels, write_import
 
@@ -63,6 +68,18 @@ def test_two_targets_are_in_one_bundle(out: Path, monkeypatch: pytest.MonkeyPatc
     package(out)
     manifest = read_manifest(out / "bundle" / "manifest.json")
     assert [library.target for library in manifest.libraries] == [TARGET, "x86-64-v4"]
+    best = choose_library(manifest.libraries, cpu_features()).target
+    assert _embed_library(out / "bundle") == f"{out}/bundle/lib/{best}\n"
+    assert _embed_library(out / "bundle", "x86-64-v4") == f"{out}/bundle/lib/x86-64-v4\n"
+    reason = f"error: .* has no library for znver9; it has {TARGET}, x86-64-v4\n"
+    assert re.fullmatch(reason, _embed_library(out / "bundle", "znver9"))
+
+
+def _embed_library(*words: Path | str) -> str:
+    """Run the script by which examples/embed finds its library; return what it says."""
+    script = Path(__file__).parents[2] / "examples" / "embed" / "library.py"
+    done = subprocess.run([sys.executable, script, *words], capture_output=True, text=True)
+    return done.stdout or done.stderr
 
 
 def test_the_archive_is_sorted_ustar_with_aligned_weights_last(out: Path) -> None:

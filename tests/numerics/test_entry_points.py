@@ -146,6 +146,14 @@ def test_a_bad_argument_gives_its_code_and_nothing_is_written(
         assert old.tobytes() == np.asarray(new).tobytes()
 
 
+def test_prefill_takes_no_more_than_a_chunk(compiled: Compile) -> None:
+    model = compiled("mistral")
+    chunk = model.abi.max_chunk_tokens
+    good(model, "prefill", chunk, 0, 1024).call(model, "prefill")
+    with pytest.raises(CallFailedError, match="failed with code 2: "):
+        good(model, "prefill", chunk + 1, 0, 1024).call(model, "prefill")
+
+
 def test_decode_takes_one_token(compiled: Compile) -> None:
     model = compiled("mistral")
     two = replace(good(model, "decode", 1, 1), tokens=ids([1, 2]))

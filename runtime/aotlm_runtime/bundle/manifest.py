@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from aotlm_runtime.bundle import format1
+from aotlm_runtime.bundle.symbols import DEFAULT_PREFIX
 from aotlm_runtime.errors import ManifestInvalidError
 
 FORMAT_VERSION = 2
@@ -123,8 +124,12 @@ class File(Record, frozen=True, kw_only=True, omit_defaults=True):
     block_sha256: list[str] = []
 
 
-class Library(Record, frozen=True, kw_only=True):
-    """The compiled model for one kind of CPU; `features` are flag names as archspec has them."""
+class Library(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """The compiled model for one kind of CPU.
+
+    `features` are flag names as archspec has them; `prefix` is what the names of the library's
+    functions begin with, see `symbols.with_prefix`.
+    """
 
     target: str
     cpu: str
@@ -132,10 +137,14 @@ class Library(Record, frozen=True, kw_only=True):
     shared: str
     static: str
     header: str
+    prefix: str = DEFAULT_PREFIX
 
 
 class ModelFile(Record, frozen=True, kw_only=True):
-    """`model.json`: what the stages after import need to know."""
+    """`model.json`: what the stages after import need to know.
+
+    `error_names` maps codes of the ABI (as decimal text) to what C calls them.
+    """
 
     format_version: int = FORMAT_VERSION
     model: Model
@@ -144,6 +153,7 @@ class ModelFile(Record, frozen=True, kw_only=True):
     source_tensors: list[SourceTensor]
     toolchain: dict[str, str]
     files: list[File]
+    error_names: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Manifest(Record, frozen=True, kw_only=True):

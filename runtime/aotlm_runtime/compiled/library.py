@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aotlm_runtime.bundle.manifest import Abi, Library
+from aotlm_runtime.bundle.symbols import DEFAULT_PREFIX, with_prefix
 from aotlm_runtime.errors import CallFailedError, CpuUnsupportedError, LibraryInvalidError
 
 Entry = Literal["prefill", "decode"]
@@ -42,26 +43,25 @@ class CompiledModel:
     `prefill` and `decode` take the buffers of a session; nothing is copied.
     """
 
-    def __init__(self, shared: bytes, abi: Abi) -> None:
-        """Load the library whose file holds `shared`.
+    def __init__(self, shared: bytes, abi: Abi, prefix: str = DEFAULT_PREFIX) -> None:
+        """Load the library whose file holds `shared`; its names begin with `prefix`.
 
         Raises:
             LibraryInvalidError: it cannot be loaded, or was compiled for another manifest.
         """
-        self._codes = abi.error_codes
-        loaded = _load(shared)
+        self._codes, self._prefix = abi.error_codes, prefix
+        self._loaded = _load(shared)
         try:
-            digest = loaded.aotlm_abi_digest
-            self._set_threads = loaded.aotlm_set_threads
+            digest = self._function("aotlm_abi_digest")
+            self._set_threads = self._function("aotlm_set_threads")
             self._entries: dict[Entry, Any] = {
-                "prefill": loaded[abi.prefill],
-                "decode": loaded[abi.decode],
+                "prefill": self._function(abi.prefill),
+                "decode": self._function(abi.decode),
             }
         except AttributeError as error:
             raise LibraryInvalidError(
                 f"the compiled library lacks a function: {error}; compile the model again"
             ) from error
-        self._loaded = loaded
         digest.restype = ctypes.c_char_p
         found = (digest() or b"").decode("ascii", "replace")
         if found != abi.digest:
@@ -77,13 +77,16 @@ class CompiledModel:
             function.argtypes = [*array * 3, *number, *array * 3]
             function.restype = ctypes.c_int32
 
+    def _function(self, name: str) -> Any:
+        return self._loaded[with_prefix(name, self._prefix)]
+
     def set_threads(self, n_threads: int) -> None:
         """Set the number of threads of all later calls, the caller's own included."""
         self._set_threads(n_threads)
 
     def address(self, name: str) -> int:
-        """Return where a function of the library lies in memory."""
-        return ctypes.cast(self._loaded[name], ctypes.c_void_p).value or 0
+        """Return where a function of the library lies in memory; `name` is without prefix."""
+        return ctypes.cast(self._function(name), ctypes.c_void_p).value or 0
 
     def set_profile(self, entries: NDArray[np.uint64] | None) -> None:
         """From now on add each parallel region to `entries`, zeros of [n, 4] u64; None ends that.
@@ -92,11 +95,12 @@ class CompiledModel:
         of its own share of the work). Only one thread may call compiled code meanwhile.
         """
         pointer = None if entries is None else ctypes.c_void_p(entries.ctypes.data)
-        self._loaded.aotlm_set_profile(pointer, 0 if entries is None else len(entries))
+        set_profile = self._function("aotlm_set_profile")
+        set_profile(pointer, 0 if entries is None else len(entries))
 
     def can_measure(self, name: str) -> bool:
         """Say whether the library has `measure_<name>`; see `measure`."""
-        return hasattr(self._loaded, f"_mlir_ciface_measure_{name}")
+        return hasattr(self._loaded, with_prefix(f"_mlir_ciface_measure_{name}", self._prefix))
 
     def measure(self, name: str, *buffers: NDArray[Any]) -> None:
         """Call a function that uses the machine as far as it goes, on the library's threads.
@@ -112,7 +116,7 @@ class CompiledModel:
                 f"the compiled library cannot measure {name}: it was made by an earlier version; "
                 "compile and package the model again"
             )
-        function = self._loaded[f"_mlir_ciface_measure_{name}"]
+        function = self._function(f"_mlir_ciface_measure_{name}")
         function.restype = None
         function(*(ctypes.byref(describe(buffer)) for buffer in buffers))
 

@@ -122,9 +122,8 @@ def _with_provenance(
     records: list[BuildRecord],
 ) -> list[File]:
     """Write the provenance of `files`, and return them and it for the manifest."""
-    targets = [library.target for library in libraries]
     path = made / provenance.NAME
-    path.write_bytes(encode(provenance.describe_build(model, records, targets, files)))
+    path.write_bytes(encode(provenance.describe_build(model, records, libraries, files)))
     return sorted([*files, describe_file(made, provenance.NAME)], key=lambda file: file.path)
 
 

