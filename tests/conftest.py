@@ -21,7 +21,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 TESTS = Path(__file__).parent
 GATE = ("unit", "ir", "runtime", "bundle")
 # Groups behind the gate, the longest first; what is not named here follows.
-LONGEST = ("e2e", "toolchain/test_docker", "toolchain/test_workflows")
+LONGEST = (
+    "docs/test_docs", "e2e", "toolchain/test_docker", "toolchain/test_bootstrap",
+    "toolchain/test_workflows", "numerics/llama", "numerics/test_refusals",
+)  # fmt: skip
 
 
 def group_of(item: pytest.Item) -> str:
