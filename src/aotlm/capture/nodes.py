@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, Final
 
 import torch
@@ -11,12 +13,26 @@ from aotlm.capture.attention import attention
 
 SKIPPED: Final = ("_assert_tensor_metadata", "sym_size", "_assert_scalar", "sym_constrain_range",
                   "_local_scalar_dense", "_guards_fn")  # fmt: skip
+LAYER: Final = 3  # the argument of attention that is its layer
 SYMBOLIC: Final = ("_operator", "operator", "builtins", "math")
 
 
 def is_attention(target: Any) -> bool:
     """Say whether a node's target is the attention op."""
     return target is attention._opoverload
+
+
+def repeated_layers(graph: torch.fx.Graph) -> list[int]:
+    """Return the layers whose attention runs more than once."""
+    runs = Counter(node.args[LAYER] for node in graph.nodes if is_attention(node.target))
+    return sorted(int(str(layer)) for layer, count in runs.items() if count > 1)
+
+
+def op_name(target: Any) -> str:
+    """Return an op's name, the same in every process."""
+    return (
+        target.__name__ if isinstance(target, FunctionType | BuiltinFunctionType) else str(target)
+    )
 
 
 def is_skipped(target: Any) -> bool:

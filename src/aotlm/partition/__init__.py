@@ -1,1 +1,1 @@
-"""partition"""
+"""Graph → functions and their calls: embed → one function for each kind of layer, n calls → head."""
