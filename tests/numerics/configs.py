@@ -186,7 +186,8 @@ CASES: Final[Mapping[str, Case]] = {
 }  # fmt: skip
 # What lies at the edges of blocks and vectors: windows of whole blocks of 64 positions, contexts
 # longer than two blocks of decode's attention, gated widths that fill vectors and that do not. And
-# one KV head with a norm before it is moved, where T = 1 would make other shapes equal.
+# one KV head with a norm before it is moved, where T = 1 would make other shapes equal; and a model
+# that draws its initial values by code that no trace can follow.
 EDGES: Final[Mapping[str, Case]] = {
     f"window-{window}": Case(
         "MistralConfig",
@@ -202,6 +203,13 @@ EDGES: Final[Mapping[str, Case]] = {
         CASES[name], options={**CASES[name].options, "num_key_value_heads": 1}
     )
     for name in ("qwen3", "cohere")
+} | {
+    "modernbert-decoder": Case(
+        "ModernBertDecoderConfig",
+        {key: value for key, value in SIZES.items() if key != "num_key_value_heads"}
+        | {"local_attention": 2 * WINDOW, "norm_eps": 0.02, "norm_bias": True, "mlp_bias": True,
+           "attention_bias": True, "layer_types": MIXED},
+    )
 }  # fmt: skip
 ALL: Final[Mapping[str, Case]] = {**CASES, **EDGES}
 

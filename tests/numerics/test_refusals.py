@@ -9,13 +9,18 @@ import pytest
 import torch
 from transformers import (
     BloomConfig,
+    FalconConfig,
+    GPTNeoConfig,
     GptOssConfig,
+    HrmTextConfig,
     Lfm2Config,
     Llama4TextConfig,
     LlamaConfig,
+    Mamba2Config,
     MixtralConfig,
     MptConfig,
     PretrainedConfig,
+    Qwen3NextConfig,
 )
 
 from aotlm.capture.importer import to_graph
@@ -25,6 +30,11 @@ from aotlm.errors import AotlmError
 SMALL: dict[str, Any] = {
     "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
+}  # fmt: skip
+
+
+FALCON: dict[str, Any] = {
+    "vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
 }  # fmt: skip
 
 
@@ -97,8 +107,9 @@ def test_attention_sinks_are_named_with_the_ops_that_are_missing() -> None:
     [
         BloomConfig(vocab_size=97, hidden_size=32, n_layer=2, n_head=4),
         MptConfig(vocab_size=97, d_model=32, n_layers=2, n_heads=4),
+        FalconConfig(**FALCON, alibi=True),
     ],
-    ids=["bloom", "mpt"],
+    ids=["bloom", "mpt", "falcon"],
 )
 def test_alibi_is_named(config: PretrainedConfig) -> None:
     assert "ALiBi" in refusal(config)
@@ -112,3 +123,48 @@ def test_rope_types_that_depend_on_the_data_are_named(rope_type: str) -> None:
     message = refusal(LlamaConfig(**SMALL, rope_parameters=rope))
     assert rope_type in message
     assert "yarn" in message
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        FalconConfig(**FALCON),
+        GPTNeoConfig(vocab_size=97, hidden_size=32, num_layers=2, num_heads=4,
+                     attention_types=[[["global", "local"], 1]]),
+    ],
+    ids=["falcon", "gpt_neo"],
+)  # fmt: skip
+def test_attention_from_a_table_of_the_models_own_is_one_sentence(config: PretrainedConfig) -> None:
+    wanted = r"\w+ takes its attention from a table of its own \(modeling_\w+.py:\d+\), .*compiled"
+    assert re.fullmatch(wanted, refusal(config))
+
+
+def test_a_layer_that_runs_twice_is_one_sentence() -> None:
+    message = refusal(HrmTextConfig(**SMALL))
+    assert message.startswith("attention runs more than once in one call (layers 0, 1), ")
+
+
+@pytest.mark.parametrize(
+    ("config", "written"),
+    [
+        (Qwen3NextConfig(**SMALL, head_dim=8, num_experts=4, num_experts_per_tok=2,
+                         moe_intermediate_size=16, shared_expert_intermediate_size=16,
+                         linear_num_key_heads=2, linear_num_value_heads=2,
+                         linear_key_head_dim=8, linear_value_head_dim=8),
+         ("conv1d.default", "copy_.default", "pad.default", "softplus.default", "topk.default")),
+        (Mamba2Config(vocab_size=97, hidden_size=32, num_hidden_layers=2, num_heads=8, head_dim=8,
+                      state_size=16, n_groups=2),
+         ("conv1d.default", "cumsum.default", "einsum.default", "masked_fill.Scalar")),
+    ],
+    ids=["qwen3_next", "mamba2"],
+)  # fmt: skip
+def test_recurrent_models_are_refused_by_their_own_ops_before_they_are_decomposed(
+    config: PretrainedConfig, written: tuple[str, ...]
+) -> None:
+    program = trace(config)
+    assert program.missing
+    assert program.beginning is not None
+    message = refusal(config)
+    for op in written:
+        assert re.search(rf"aten\.{op} \(\d+×, first at \w+\.py:\d+\)", message), op
+    assert re.search(r"slice.Tensor \(a slice of the dynamic dimension .*\) \(first at", message)

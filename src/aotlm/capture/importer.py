@@ -6,20 +6,22 @@ tensors, attention nodes receive their layer's KV cache as explicit operands.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-import sympy
 import torch
 from torch.export.graph_signature import InputKind
 
 from aotlm.capture.aten import TABLE
-from aotlm.capture.nodes import as_written, is_attention, is_known, is_skipped, is_symbolic, needed
+from aotlm.capture.lines import traced_line
+from aotlm.capture.nodes import is_attention, is_known, is_skipped, is_symbolic, needed, op_name
+from aotlm.capture.sizes import NotLinear, to_dim
 from aotlm.capture.torch_dtypes import NAMES
 from aotlm.capture.trace import Program
 from aotlm.errors import UnsupportedModelError
 from aotlm.graph import ops
-from aotlm.graph.dims import Dim, T, add, mul
 from aotlm.graph.ir import Graph, Location, Node, TensorType, build, make
 from aotlm.graph.state import kv_cache
 from aotlm.weights.weight import Source, Weight
@@ -27,39 +29,32 @@ from aotlm.weights.weight import Source, Weight
 PREFIX = "model."  # the wrapper's own attribute, before every name of the model's
 
 
-class _NotLinear(Exception):
-    """A size of the model is no linear expression in T."""
-
-
 UNKNOWN = object()  # a tensor that no Graph can have
 UNKNOWN_SIZE = object()  # a size that is not linear; an error only where a tensor has it
 
 
 class _Importer:
+    """One walk over an exported program, from its placeholders to its output.
+
+    Each FX node gets one value: a Graph node, a list of them, a dimension, None where nothing reads
+    it, or UNKNOWN where it cannot be said. What cannot be translated is noted, and the walk goes
+    on, so that one error lists all of it. A new ATen op is a function in `aten.py`; here is only
+    what needs the program as a whole: parameters, the state of attention, sizes and source lines.
+    """
+
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.values: dict[torch.fx.Node, Any] = {}
-        self.inputs: list[Node] = []
-        self.unsupported: dict[str, dict[str, None]] = {}  # what → the calls, by name
-        self.first_line: dict[str, str] = {}
-
-    def dim(self, size: Any) -> Dim:
-        if isinstance(size, int):
-            return size
-        expression = sympy.expand(size.node.expr if hasattr(size, "node") else size)
-        symbols = sorted(expression.free_symbols, key=str)
-        const, *terms = (expression.as_coeff_Add()[0], *map(expression.coeff, symbols))
-        total = const + sum(term * symbol for term, symbol in zip(terms, symbols, strict=True))
-        if total != expression or not all(term.is_Integer for term in (const, *terms)):
-            raise _NotLinear
-        return add(int(const), mul(T, sum(map(int, terms))))
+        self.values: dict[torch.fx.Node, Any] = {}  # what the FX nodes walked so far became
+        self.inputs: list[Node] = []  # tokens, positions, then the state as attention asks for it
+        self.unsupported: Counter[str] = Counter()  # what has no place in a Graph, with its count
+        self.first_line: dict[str, str] = {}  # of what is unsupported, in the model's source
 
     def type(self, value: Any) -> Any:
         if isinstance(value, (tuple, list)):
             return [self.type(item) for item in value]
         if not isinstance(value, torch.Tensor):
             return None
-        shape = tuple(self.dim(size) for size in value.shape)
+        shape = tuple(to_dim(size) for size in value.shape)
         return TensorType(shape, NAMES.get(value.dtype, str(value.dtype)))
 
     def argument(self, value: Any) -> Any:
@@ -67,14 +62,12 @@ class _Importer:
             return self.values[value]
         if isinstance(value, (tuple, list)):
             return [self.argument(item) for item in value]
-        return self.dim(value) if isinstance(value, torch.SymInt) else value
+        return to_dim(value) if isinstance(value, torch.SymInt) else value
 
     def location(self, node: torch.fx.Node) -> Location:
         stack = node.meta.get("nn_module_stack") or {}
         path = next(reversed(stack.values()))[0] if stack else ""
-        trace = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines()]
-        lines = [line for line in trace if line.startswith("File")]
-        return Location(path.removeprefix("model").removeprefix("."), _short(lines))
+        return Location(path.removeprefix("model").removeprefix("."), traced_line(node))
 
     def placeholders(self) -> None:
         specs = self.program.exported.graph_signature.input_specs
@@ -112,35 +105,42 @@ class _Importer:
     def call(self, node: torch.fx.Node) -> Any:
         """Translate a node; note what cannot be, without what fails for that reason only."""
         operands = [self.values.get(operand) for operand in node.all_input_nodes]
-        is_missing = isinstance(node.target, torch._ops.OpOverload) and not is_known(node.target)
-        if not is_missing and any(operand is UNKNOWN for operand in operands):
+        is_missing = self.is_missing(node)
+        if not is_missing and (
+            not is_known(node.target) or any(operand is UNKNOWN for operand in operands)
+        ):
             return UNKNOWN
         try:
             if not is_missing and any(operand is UNKNOWN_SIZE for operand in operands):
-                raise _NotLinear
+                raise NotLinear
             return self.translate(node)
-        except _NotLinear:
+        except NotLinear:
             if not isinstance(node.meta.get("val"), (torch.Tensor, list, tuple)):
                 return UNKNOWN_SIZE
             if not is_missing:
-                self.note(node, "a size that is not linear in the tokens")
+                self.note(node, f"{op_name(node.target)} (a size that is not linear in the tokens)")
             return UNKNOWN
 
+    def is_missing(self, node: torch.fx.Node) -> bool:
+        """Say whether a node's op has no translation, and can have none by being decomposed."""
+        missing = self.program.missing
+        return not is_known(node.target) if missing is None else node in missing
+
     def translate(self, node: torch.fx.Node) -> Any:
-        name = str(node.target)
+        name = op_name(node.target)
         if "getitem" in name:
             return self.argument(node.args[0])[node.args[1]]
         if is_symbolic(node.target):
             value = node.meta.get("val")
-            return self.dim(value) if value is not None else None
+            return to_dim(value) if value is not None else None
         if is_skipped(node.target):
             value = node.meta.get("val")
-            return self.dim(value) if isinstance(value, (int, torch.SymInt)) else None
+            return to_dim(value) if isinstance(value, (int, torch.SymInt)) else None
         if is_attention(node.target):
             return self.attention(node)
         handler = TABLE.get(node.target)
         if handler is None:
-            self.note(node)  # first of all: its type may be one that no Graph can have
+            self.note(node, name)  # first of all: its type may be one that no Graph can have
             return _placeholder(self.type(node.meta["val"]))
         type_ = self.type(node.meta["val"])
         arguments = [self.argument(argument) for argument in node.args]
@@ -148,45 +148,48 @@ class _Importer:
         try:
             result = handler(type_, *arguments, **options)
         except (ops.TypeMismatch, TypeError, ValueError, KeyError, AttributeError) as error:
-            self.note(node, str(error))
+            self.note(node, f"{name} ({error})")
             return _placeholder(type_)
         given = set(_nodes([*arguments, *options.values()]))
         return _located(result, self.location(node), given)
 
-    def note(self, node: torch.fx.Node, why: str = "") -> None:
+    def note(self, node: torch.fx.Node, what: str) -> None:
         """Remember an op, a form of one or a size that has no place in a Graph."""
-        call, target = as_written(node)
-        what = f"{target} ({why})" if why else target
-        self.unsupported.setdefault(what, {})[call] = None
+        self.unsupported[what] += 1
         self.first_line.setdefault(what, self.location(node).source)
 
-    def run(self) -> Graph:
-        self.placeholders()
+    def walk(self) -> list[Node]:
+        """Translate all that the result needs; return the outputs."""
         outputs: list[Node] = []
+        self.placeholders()
         for node in needed(self.program.exported.graph):
             if node.op == "call_function":
                 self.values[node] = self.call(node)
             elif node.op == "output":
                 outputs = self.argument(node.args[0])
-        problems = list(self.program.refused)
-        if self.unsupported:
-            listed = "; ".join(
-                f"{what} ({len(calls)}×, first at {self.first_line[what]})"
-                for what, calls in sorted(self.unsupported.items())
-            )
-            problems.append(f"the model uses ops that are not supported: {listed}")
+        return outputs
+
+    def run(self) -> Graph:
+        outputs = self.walk()
+        problems = [*self.program.refused, *self.unsupported_ops()]
         if problems:
             raise UnsupportedModelError("; ".join(problems))
         return build(self.inputs, outputs)
 
-
-def _short(lines: list[str]) -> str:
-    """Return the innermost source line that belongs to the model, without the folders."""
-    for line in reversed(lines):
-        path, number, *_ = line.removeprefix("File ").split(", ")
-        if "/torch/" not in path:
-            return f"{path.strip(chr(34)).rsplit('/', 1)[-1]}:{number.removeprefix('line ')}"
-    return "?"
+    def unsupported_ops(self) -> Iterator[str]:
+        """Yield a sentence with all ops, forms of ops and sizes that have no place in a Graph."""
+        listed = {
+            name: f"{name} ({count}×, first at {self.first_line[name]})"
+            for name, count in self.unsupported.items()
+        }
+        if self.program.beginning is not None:
+            first = _Importer(replace(self.program, exported=self.program.beginning))
+            first.walk()
+            for name, line in first.first_line.items():
+                listed.setdefault(name, f"{name} (first at {line})")
+        if listed:
+            entries = "; ".join(entry for _, entry in sorted(listed.items()))
+            yield f"the model uses ops that are not supported: {entries}"
 
 
 def _placeholder(type_: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, Final
 
 import torch
@@ -11,12 +13,26 @@ from aotlm.capture.attention import attention
 
 SKIPPED: Final = ("_assert_tensor_metadata", "sym_size", "_assert_scalar", "sym_constrain_range",
                   "_local_scalar_dense", "_guards_fn")  # fmt: skip
+LAYER: Final = 3  # the argument of attention that is its layer
 SYMBOLIC: Final = ("_operator", "operator", "builtins", "math")
 
 
 def is_attention(target: Any) -> bool:
     """Say whether a node's target is the attention op."""
     return target is attention._opoverload
+
+
+def repeated_layers(graph: torch.fx.Graph) -> list[int]:
+    """Return the layers whose attention runs more than once."""
+    runs = Counter(node.args[LAYER] for node in graph.nodes if is_attention(node.target))
+    return sorted(int(str(layer)) for layer, count in runs.items() if count > 1)
+
+
+def op_name(target: Any) -> str:
+    """Return an op's name, the same in every process."""
+    return (
+        target.__name__ if isinstance(target, FunctionType | BuiltinFunctionType) else str(target)
+    )
 
 
 def is_skipped(target: Any) -> bool:
@@ -34,17 +50,6 @@ def is_known(target: Any) -> bool:
     if isinstance(target, torch._ops.OpOverload):
         return target in TABLE or is_attention(target) or is_skipped(target)
     return is_symbolic(target)
-
-
-def as_written(node: torch.fx.Node) -> tuple[str, str]:
-    """Return the name and the op of what the model called, of which the node may be one piece.
-
-    A decomposition remembers the node that it took apart; pieces of one call have the same name.
-    """
-    sources = node.meta.get("from_node") or []
-    if sources and str(sources[-1].target).startswith("aten."):
-        return sources[-1].name, str(sources[-1].target)
-    return node.name, str(node.target)
 
 
 def needed(graph: torch.fx.Graph) -> list[torch.fx.Node]:

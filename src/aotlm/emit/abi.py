@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec.structs
 
-from aotlm.emit.main import ERROR_CODES, MAX_CHUNK_TOKENS, state_bytes, state_layout
+from aotlm.emit.main import ERROR_CODES, state_bytes, state_layout
 from aotlm.emit.modules import ModelFiles
-from aotlm.graph.dims import SYMBOLS, Affine, Dim
+from aotlm.graph.dims import MAX_TOKENS, SYMBOLS, Affine, Dim
 from aotlm_runtime.bundle import manifest
 
 
@@ -30,7 +30,7 @@ def describe_abi(files: ModelFiles) -> manifest.Abi:
         for entry in state_layout(program)
     ]
     abi = manifest.Abi(
-        max_chunk_tokens=MAX_CHUNK_TOKENS,
+        max_chunk_tokens=MAX_TOKENS,
         state=state,
         state_bytes=_bytes(state_bytes(program)),
         prefill_workspace=_bytes(files.modules["prefill"].workspace_bytes),

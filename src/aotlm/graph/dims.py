@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 SYMBOLS: Final = ("T", "R", "C")
+MAX_TOKENS: Final = 512  # of one call: T is between 1 and this
 
 
 @dataclass(frozen=True)
