@@ -49,6 +49,7 @@ def import_(
     dtype: str = "f16",
     out: str | None = None,
     force: bool = False,
+    accept_unused: bool = False,
     dump_after: str | None = None,
     list_passes: bool = False,
 ) -> None:
@@ -65,6 +66,7 @@ def import_(
             dtype,
             Path(out) if out else None,
             force=force,
+            accept_unused=accept_unused,
             dump_after=dump_after,
             progress=progress,
         )

@@ -27,7 +27,7 @@ from aotlm.passes.pipeline import graph_pipeline
 from aotlm.support.atomic import new_folder
 from aotlm.support.build_record import build_record, write_build_record
 from aotlm.support.forked import run_forked
-from aotlm.support.progress import Progress, silent
+from aotlm.support.progress import Progress, note, silent
 from aotlm.weights.file import WEIGHTS, WeightFilePlan, plan_weight_file
 from aotlm.weights.policy import POLICIES
 from aotlm_runtime.bundle import manifest
@@ -96,10 +96,13 @@ def import_model(
     out: Path | None = None,
     *,
     force: bool = False,
+    accept_unused: bool = False,
     dump_after: str | None = None,
     progress: Progress = silent,
 ) -> Path:
-    """Import a model into `out/import` and return `out`.
+    """Import a model into `out/import` and return `out`; a note says what of it is not used.
+
+    With `accept_unused`, what the checkpoint holds and nothing uses is no error.
 
     Raises:
         UsageError: an unknown dtype or pass.
@@ -115,7 +118,9 @@ def import_model(
     folder = out / "import"
     if folder.exists() and not force:
         raise AotlmError(f"{folder} exists already; use --force to replace it, or another --out")
-    source = open_model(model, revision)
+    source = open_model(model, revision, accepts_unused=accept_unused)
+    for line in source.not_used:  # resolves every tensor, before anything long runs
+        note(line)
     dump = partial(_Dump, out / "dump" / "import", wanted=dump_after)
     progress(0, 1, "capture of prefill")
     captured = trace_entry(source.config, "prefill")
