@@ -50,6 +50,7 @@ def import_(
     out: str | None = None,
     force: bool = False,
     accept_unused: bool = False,
+    template: str | None = None,
     dump_after: str | None = None,
     list_passes: bool = False,
 ) -> None:
@@ -67,6 +68,7 @@ def import_(
             Path(out) if out else None,
             force=force,
             accept_unused=accept_unused,
+            template=template,
             dump_after=dump_after,
             progress=progress,
         )

@@ -15,6 +15,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from aotlm.capture.demo import demo_gguf
 from aotlm.capture.gguf_config import harmless_keys, key_problems
+from aotlm.capture.gguf_tokenizer import correct, has_tokenizer
 from aotlm.capture.source_gguf import (
     GgufTable,
     gguf_names,
@@ -47,7 +48,8 @@ class ModelSource:
 
     `source` is a hub id, "demo" or "local"; `folder` and `gguf_file` say where its files lie;
     `checkpoint` holds its tensors by the checkpoint's own names; `notes` say what else is there and
-    not used. With `accepts_unused`, tensors that nothing uses are no error.
+    not used. With `accepts_unused`, tensors that nothing uses are no error; `template` names the
+    chat template, where the model's default one is not wanted.
     """
 
     source: str
@@ -59,12 +61,18 @@ class ModelSource:
     checkpoint: Mapping[str, StoredTensor]
     notes: tuple[str, ...] = ()
     accepts_unused: bool = False
+    template: str | None = None
 
     @property
     def options(self) -> dict[str, Any]:
         """Return what transformers' loaders need to know besides the folder."""
         options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
         return options | ({"gguf_file": self.gguf_file} if self.gguf_file else {})
+
+    @cached_property
+    def gguf(self) -> GgufTable | None:
+        """What the GGUF file says before its data; None of a model in safetensors."""
+        return read_gguf_table(self.folder / self.gguf_file) if self.gguf_file else None
 
     @property
     def tensors(self) -> TensorSource:
@@ -84,8 +92,8 @@ class ModelSource:
     @cached_property
     def _resolved(self) -> tuple[TensorSource, list[str]]:
         model = skeleton(self.config)
-        if self.gguf_file:
-            names = gguf_names(read_gguf_table(self.folder / self.gguf_file), model, self.config)
+        if self.gguf:
+            names = gguf_names(self.gguf, model, self.config)
         else:
             names = safetensors_names(model, self.checkpoint)
         parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
@@ -106,16 +114,19 @@ class ModelSource:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The transformers tokenizer; None where the model has no tokenizer files.
+        """The transformers tokenizer; None where the model has no tokenizer.
 
         Raises:
-            AotlmError: transformers cannot load it.
+            AotlmError: transformers cannot load it, or it cuts text in a way that is unknown.
         """
         here = any((self.folder / name).is_file() for name in TOKENIZER_FILES)
-        if not self.gguf_file and not here:
+        if not (has_tokenizer(self.gguf.metadata) if self.gguf else here):
             return None
         try:
-            return AutoTokenizer.from_pretrained(self.folder, **self.options)
+            tokenizer = AutoTokenizer.from_pretrained(self.folder, **self.options)
+            if self.gguf:
+                correct(tokenizer, self.gguf.metadata)
+            return tokenizer
         except Exception as error:  # tokenizers fail in many ways
             raise AotlmError(
                 f"the tokenizer of {self.folder} cannot be loaded: {first_line(error)}; fetch the "
@@ -124,17 +135,20 @@ class ModelSource:
 
 
 def open_model(
-    model: str, revision: str | None = None, *, accepts_unused: bool = False
-) -> ModelSource:
+    model: str, revision: str | None = None, *, accepts_unused: bool = False,
+    template: str | None = None,
+) -> ModelSource:  # fmt: skip
     """Find a model: `demo`, a folder or .gguf file on this machine, or a hub id.
 
-    With `accepts_unused`, what a checkpoint holds and nothing uses is listed and no error.
+    With `accepts_unused`, what a checkpoint holds and nothing uses is listed and no error;
+    `template` is the name of a chat template that is wanted instead of the default.
 
     Raises:
         UsageError: a revision of something that has none, or a word that names nothing.
         AotlmError: the model cannot be read, or is not a causal language model.
     """
-    return replace(_found(model, revision, accepts_unused), accepts_unused=accepts_unused)
+    found = _found(model, revision, accepts_unused)
+    return replace(found, accepts_unused=accepts_unused, template=template)
 
 
 def _found(model: str, revision: str | None, accepts_unused: bool) -> ModelSource:

@@ -26,6 +26,7 @@ HELP = {
     "dtype": "storage of weights and cache: f16, bf16 or f32",
     "out": "where to write to",
     "force": "replace an existing import",
+    "template": "the chat template, of a model that has several",
     "accept_unused": "import a model without what its checkpoint holds and nothing uses",
     "dump_after": "write the IR after this pass, or after 'all'",
     "list_passes": "print the passes in order and stop",

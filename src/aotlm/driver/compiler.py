@@ -11,6 +11,7 @@ from aotlm.capture.convert import write_weights
 from aotlm.capture.importer import to_graph
 from aotlm.capture.inputs import input_files
 from aotlm.capture.source import open_model
+from aotlm.capture.templates import choose_templates
 from aotlm.capture.tokenizer_files import write_tokenizer_files
 from aotlm.capture.trace import Program as Captured
 from aotlm.capture.trace import trace_entry
@@ -97,12 +98,14 @@ def import_model(
     *,
     force: bool = False,
     accept_unused: bool = False,
+    template: str | None = None,
     dump_after: str | None = None,
     progress: Progress = silent,
 ) -> Path:
     """Import a model into `out/import` and return `out`; a note says what of it is not used.
 
-    With `accept_unused`, what the checkpoint holds and nothing uses is no error.
+    With `accept_unused`, what the checkpoint holds and nothing uses is no error; `template` names
+    the chat template, of several.
 
     Raises:
         UsageError: an unknown dtype or pass.
@@ -118,9 +121,11 @@ def import_model(
     folder = out / "import"
     if folder.exists() and not force:
         raise AotlmError(f"{folder} exists already; use --force to replace it, or another --out")
-    source = open_model(model, revision, accepts_unused=accept_unused)
-    for line in source.not_used:  # resolves every tensor, before anything long runs
-        note(line)
+    source = open_model(model, revision, accepts_unused=accept_unused, template=template)
+    # resolves every tensor and loads the tokenizer, before anything long runs
+    for line in (*source.not_used, choose_templates(source).note):
+        if line:
+            note(line)
     dump = partial(_Dump, out / "dump" / "import", wanted=dump_after)
     progress(0, 1, "capture of prefill")
     captured = trace_entry(source.config, "prefill")
