@@ -1,10 +1,11 @@
 """Tensors are read one by one as transformers reads them, whatever the checkpoint calls them."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from aotlm.capture.source import open_model
 from aotlm.errors import AotlmError
@@ -86,9 +87,55 @@ def test_all_missing_and_misshapen_tensors_are_in_one_error(llama: Path) -> None
     )
 
 
-def test_tensors_that_the_model_does_not_know_are_no_error(llama: Path) -> None:
-    edit(llama, lambda tensors: tensors.update({"rotary.inv_freq": torch.ones(3)}))
-    assert "rotary.inv_freq" not in open_model(str(llama)).tensors.names()
+def test_rotary_frequencies_and_masks_are_not_needed_and_listed(llama: Path) -> None:
+    more = {"rotary.inv_freq": torch.ones(3), "model.layers.0.attn.bias": torch.ones(1, 1, 4, 4)}
+    edit(llama, lambda tensors: tensors.update(more))
+    source = open_model(str(llama))
+    assert "rotary.inv_freq" not in source.tensors.names()
+    assert source.not_used == [
+        "not used: rotary.inv_freq: rotary frequencies, which the configuration tells",
+        "not used: model.layers.0.attn.bias: the causal mask",
+    ]
+
+
+def test_tensors_that_nothing_uses_are_refused_by_name_or_accepted(llama: Path) -> None:
+    biases = {f"model.layers.{i}.self_attn.q_proj.bias": torch.ones(32) for i in range(2)}
+    edit(llama, lambda tensors: tensors.update(biases))
+    with pytest.raises(
+        AotlmError, match=r"does not use: model.layers.0.self_attn.q_proj.bias, mod"
+    ):
+        _ = open_model(str(llama)).tensors
+    source = open_model(str(llama), accepts_unused=True)
+    assert source.not_used == [f"not used: {', '.join(biases)}: accepted with --accept-unused"]
+
+
+def test_the_index_decides_where_a_tensor_is_read(tmp_path: Path) -> None:
+    model = tiny_model(tie_word_embeddings=False)
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())["weight_map"]
+    last = sorted(set(index.values()))[-1]
+    name = next(name for name, file in sorted(index.items()) if file != last)
+    tensors = load_file(tmp_path / last)
+    tensors[name] = torch.zeros_like(dict(model.named_parameters())[name].data)
+    save_file(tensors, tmp_path / last)
+    save_file({"a": torch.ones(1)}, tmp_path / "other.safetensors")
+    source = open_model(str(tmp_path))
+    assert_same(source, model)
+    assert source.not_used == [
+        "not used: other.safetensors: model.safetensors.index.json does not name them",
+        f"not used: {name} in {last}: model.safetensors.index.json names another place, or none",
+    ]
+
+
+def test_an_index_that_is_wrong_is_one_sentence(tmp_path: Path) -> None:
+    tiny_model().save_pretrained(tmp_path, max_shard_size="20KB")
+    path = tmp_path / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    files = sorted(set(index["weight_map"].values()))
+    index["weight_map"]["model.norm.weight"] = files[0]
+    path.write_text(json.dumps(index))
+    with pytest.raises(AotlmError, match=r"says that model.norm.weight is in .* does not hold it"):
+        open_model(str(tmp_path))
 
 
 def test_integers_are_no_weights(llama: Path) -> None:

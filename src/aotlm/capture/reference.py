@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -12,10 +14,12 @@ from aotlm.capture.torch_dtypes import TORCH_DTYPES
 def reference_model(source: ModelSource) -> torch.nn.Module:
     """Return the model in f32 as transformers loads it itself, eager attention.
 
-    It reads the model's own files; nothing of an import takes part.
+    It reads the model's own files; nothing of an import takes part, but for the configuration of a
+    GGUF file, of which transformers leaves out what would change its answers.
     """
+    known = {"config": copy.deepcopy(source.config)} if source.gguf_file else {}
     model = AutoModelForCausalLM.from_pretrained(
-        source.folder, dtype=torch.float32, attn_implementation="eager", **source.options
+        source.folder, dtype=torch.float32, attn_implementation="eager", **known, **source.options
     )
     module: torch.nn.Module = model.eval().requires_grad_(False)
     return module

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,15 @@ from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from aotlm.capture.demo import demo_gguf
-from aotlm.capture.source_gguf import gguf_config, gguf_names, gguf_tensors, read_gguf_table
+from aotlm.capture.gguf_config import harmless_keys, key_problems
+from aotlm.capture.gguf_tokenizer import correct, has_tokenizer
+from aotlm.capture.source_gguf import (
+    GgufTable,
+    gguf_names,
+    gguf_table_config,
+    gguf_tensors,
+    read_gguf_table,
+)
 from aotlm.capture.source_hub import (
     DEMO,
     card_licence,
@@ -22,8 +30,13 @@ from aotlm.capture.source_hub import (
     fetch_from_hub,
     first_line,
 )
-from aotlm.capture.source_safetensors import safetensors_names, safetensors_tensors
+from aotlm.capture.source_safetensors import (
+    safetensors_left_out,
+    safetensors_names,
+    safetensors_tensors,
+)
 from aotlm.capture.tensors import StoredTensor, TensorSource, resolve, skeleton
+from aotlm.capture.unused import left_out, named
 from aotlm.errors import AotlmError
 
 LOCAL: Final = "local"
@@ -39,7 +52,9 @@ class ModelSource:
     """A model that can be imported.
 
     `source` is a hub id, "demo" or "local"; `folder` and `gguf_file` say where its files lie;
-    `checkpoint` holds its tensors by the checkpoint's own names.
+    `checkpoint` holds its tensors by the checkpoint's own names; `notes` say what else is there and
+    not used. With `accepts_unused`, tensors that nothing uses are no error; `template` names the
+    chat template, where the model's default one is not wanted.
     """
 
     source: str
@@ -49,6 +64,9 @@ class ModelSource:
     gguf_file: str | None
     config: PretrainedConfig
     checkpoint: Mapping[str, StoredTensor]
+    notes: tuple[str, ...] = ()
+    accepts_unused: bool = False
+    template: str | None = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -57,20 +75,41 @@ class ModelSource:
         return options | ({"gguf_file": self.gguf_file} if self.gguf_file else {})
 
     @cached_property
+    def gguf(self) -> GgufTable | None:
+        """What the GGUF file says before its data; None of a model in safetensors."""
+        return read_gguf_table(self.folder / self.gguf_file) if self.gguf_file else None
+
+    @property
     def tensors(self) -> TensorSource:
         """The tensors by the module tree's names.
 
         Raises:
-            AotlmError: lists what is missing or has another shape than the configuration says.
+            AotlmError: lists what is missing or has another shape than the configuration says, or
+                what is there and not used.
         """
+        return self._resolved[0]
+
+    @property
+    def not_used(self) -> list[str]:
+        """A line for each kind of thing that the model has and that is not used; see `tensors`."""
+        return [*self.notes, *self._resolved[1]]
+
+    @cached_property
+    def _resolved(self) -> tuple[TensorSource, list[str]]:
         model = skeleton(self.config)
-        if self.gguf_file:
-            names = gguf_names(read_gguf_table(self.folder / self.gguf_file), model, self.config)
+        if self.gguf:
+            names = gguf_names(self.gguf, model, self.config)
         else:
             names = safetensors_names(model, self.checkpoint)
-        found = {names[name]: self.checkpoint[name] for name in sorted(names, reverse=True)
-                 if name in self.checkpoint}  # fmt: skip
-        return resolve(model, found)
+        parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        used = [name for name in sorted(self.checkpoint, reverse=True)
+                if names.get(name) in parameters]  # fmt: skip
+        found = resolve(model, {names[name]: self.checkpoint[name] for name in used})
+        rest = left_out(
+            model, self.checkpoint, used,
+            is_gguf=bool(self.gguf_file), accepts_unused=self.accepts_unused,
+        )  # fmt: skip
+        return found, rest
 
     @cached_property
     def generation_config(self) -> Mapping[str, Any]:
@@ -80,16 +119,19 @@ class ModelSource:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The transformers tokenizer; None where the model has no tokenizer files.
+        """The transformers tokenizer; None where the model has no tokenizer.
 
         Raises:
-            AotlmError: transformers cannot load it.
+            AotlmError: transformers cannot load it, or it cuts text in a way that is unknown.
         """
         here = any((self.folder / name).is_file() for name in TOKENIZER_FILES)
-        if not self.gguf_file and not here:
+        if not (has_tokenizer(self.gguf.metadata) if self.gguf else here):
             return None
         try:
-            return AutoTokenizer.from_pretrained(self.folder, **self.options)
+            tokenizer = AutoTokenizer.from_pretrained(self.folder, **self.options)
+            if self.gguf:
+                correct(tokenizer, self.gguf.metadata)
+            return tokenizer
         except Exception as error:  # tokenizers fail in many ways
             raise AotlmError(
                 f"the tokenizer of {self.folder} cannot be loaded: {first_line(error)}; fetch the "
@@ -97,43 +139,74 @@ class ModelSource:
             ) from error
 
 
-def open_model(model: str, revision: str | None = None) -> ModelSource:
+def open_model(
+    model: str, revision: str | None = None, *, accepts_unused: bool = False,
+    template: str | None = None,
+) -> ModelSource:  # fmt: skip
     """Find a model: `demo`, a folder or .gguf file on this machine, or a hub id.
+
+    With `accepts_unused`, what a checkpoint holds and nothing uses is listed and no error;
+    `template` is the name of a chat template that is wanted instead of the default.
 
     Raises:
         UsageError: a revision of something that has none, or a word that names nothing.
         AotlmError: the model cannot be read, or is not a causal language model.
     """
     check_model(model, revision)
+    found = _found(model, revision, accepts_unused)
+    return replace(found, accepts_unused=accepts_unused, template=template)
+
+
+def _found(model: str, revision: str | None, accepts_unused: bool) -> ModelSource:
     path = Path(model).expanduser()
     if model == DEMO:
-        return _open_gguf(DEMO, demo_gguf())
+        return _open_gguf(DEMO, demo_gguf(), accepts_unused)
     if path.is_dir():
-        return _open_folder(LOCAL, None, path)
+        return _open_folder(LOCAL, None, path, accepts_unused)
     if path.is_file():
-        return _open_gguf(LOCAL, path)
+        return _open_gguf(LOCAL, path, accepts_unused)
     folder = fetch_from_hub(model, revision)
-    return _open_folder(model, folder.name, folder)
+    return _open_folder(model, folder.name, folder, accepts_unused)
 
 
-def _open_folder(source: str, revision: str | None, folder: Path) -> ModelSource:
+def _open_folder(
+    source: str, revision: str | None, folder: Path, accepts_unused: bool
+) -> ModelSource:
     ggufs = sorted(folder.glob("*.gguf"))
     if ggufs and not list(folder.glob("*.safetensors")):
         if len(ggufs) > 1:
             names = ", ".join(path.name for path in ggufs)
             raise AotlmError(f"{folder} holds several GGUF files ({names}); name one of them")
-        return _open_gguf(source, ggufs[0])
+        return _open_gguf(source, ggufs[0], accepts_unused)
     config = _config(folder)
     checkpoint = safetensors_tensors(folder)
-    return ModelSource(source, revision, card_licence(folder), folder, None, config, checkpoint)
+    notes = tuple(safetensors_left_out(folder))
+    return ModelSource(
+        source, revision, card_licence(folder), folder, None, config, checkpoint, notes
+    )
 
 
-def _open_gguf(source: str, path: Path) -> ModelSource:
+def _open_gguf(source: str, path: Path, accepts_unused: bool) -> ModelSource:
     table = read_gguf_table(path)
-    config = _causal(path, lambda: gguf_config(path))
+    notes = _key_notes(table, accepts_unused)
+    config = _causal(path, lambda: gguf_table_config(table))
     checkpoint = gguf_tensors(table, config)
     licence = table.metadata.get("general.license")
-    return ModelSource(source, None, licence, path.parent, path.name, config, checkpoint)
+    return ModelSource(source, None, licence, path.parent, path.name, config, checkpoint, notes)
+
+
+def _key_notes(table: GgufTable, accepts_unused: bool) -> tuple[str, ...]:
+    """Say which keys of the metadata are not used; refuse those that no table knows."""
+    harmless = harmless_keys(table.metadata)
+    notes = [f"not used: {named(harmless)}: they change no number"] if harmless else []
+    problems = key_problems(table.metadata)
+    if problems and not accepts_unused:
+        raise AotlmError(
+            f"{table.path} has metadata that is not known here: {named(problems)}; it may change "
+            "what the model says, so import its safetensors, or go without it with --accept-unused"
+        )
+    return (*notes, *([f"not used: {named(problems)}: accepted with --accept-unused"]
+                      if problems else []))  # fmt: skip
 
 
 def _config(folder: Path) -> PretrainedConfig:
@@ -162,6 +235,8 @@ def _causal(path: Path, load: Callable[[], PretrainedConfig]) -> PretrainedConfi
     """Load the configuration in `path`, which must be a causal language model's."""
     try:
         config = load()
+    except AotlmError:
+        raise
     except Exception as error:  # each model's configuration checks itself in its own way
         raise AotlmError(
             f"transformers cannot read {path}: {first_line(error)}; fetch the model again"

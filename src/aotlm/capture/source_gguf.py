@@ -16,10 +16,12 @@ from typing import Any, Final
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
-from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers import modeling_gguf_pytorch_utils as tables
 from transformers.integrations.gguf import reader
 
+from aotlm.capture.gguf_config import gguf_config
+from aotlm.capture.gguf_tables import ROPE_FREQS
 from aotlm.capture.tensors import Array, StoredTensor
 from aotlm.errors import AotlmError
 
@@ -89,10 +91,19 @@ def gguf_tensors(table: GgufTable, config: PretrainedConfig) -> dict[str, Stored
     return {entry[0]: _tensor(table, entry, processor) for entry in table.entries}
 
 
-def gguf_config(path: Path) -> PretrainedConfig:
-    """Return the configuration that transformers reads out of the file."""
-    fields, _ = PretrainedConfig.get_config_dict(path.parent, gguf_file=path.name)
-    return AutoConfig.for_model(**fields)
+def gguf_table_config(table: GgufTable) -> PretrainedConfig:
+    """Return the configuration that the file's metadata and tensors describe.
+
+    Raises:
+        AotlmError: the architecture is unknown, or a value cannot be honoured.
+    """
+    shapes = {entry[0]: entry[1] for entry in table.entries}
+    factors = next(
+        (_tensor(table, entry, tables.TensorProcessor()).read()
+         for entry in table.entries if entry[0] == ROPE_FREQS),
+        None,
+    )  # fmt: skip
+    return gguf_config(table.metadata, shapes, factors)
 
 
 @dataclass(frozen=True)
@@ -148,6 +159,8 @@ def _decode(stored: Array, entry: Entry, processor: tables.TensorProcessor) -> A
 
 def _processed(values: Array, name: str, processor: tables.TensorProcessor) -> Array:
     """Undo what llama.cpp's converter did to a tensor (rows of q and k in another order, …)."""
+    if not name.endswith((".weight", ".bias")):  # no parameter of any architecture here
+        return values
     kept: dict[str, dict[str, Any]] = {"tensors": {}}
     result = processor.process(
         weights=values, name=name, tensor_key_mapping={}, parsed_parameters=kept

@@ -26,10 +26,47 @@ FLOATS: Final = ("BF16", "F16", "F32", "F64")
 def safetensors_tensors(folder: Path) -> dict[str, StoredTensor]:
     """Return the tensors of a folder by their names in the checkpoint.
 
+    An index decides which file a tensor is read from; one that it does not name is left out.
+
     Raises:
-        AotlmError: a file is missing, truncated, not safetensors, or holds other than floats.
+        AotlmError: a file is missing, truncated, not safetensors, or lacks what the index says.
     """
-    return {tensor.name: tensor for path in _paths(folder) for tensor in _tensors(path)}
+    index = _index(folder)
+    if index is None:
+        return {tensor.name: tensor for tensor in _tensors(folder / SINGLE)}
+    stored = {
+        (path.name, tensor.name): tensor for path in _paths(folder, index)
+        for tensor in _tensors(path)
+    }  # fmt: skip
+    missing = [name for name, file in sorted(index.items()) if (file, name) not in stored]
+    if missing:
+        name = missing[0]
+        raise AotlmError(
+            f"{folder / INDEX} says that {name} is in {index[name]}, which does not hold it "
+            f"({len(missing)} such in all); fetch the model again"
+        )
+    return {name: stored[file, name] for name, file in sorted(index.items())}
+
+
+def safetensors_left_out(folder: Path) -> list[str]:
+    """Return a line for the files that are not read, and one for what an index does not name."""
+    index = _index(folder)
+    read = sorted(set(index.values())) if index else [SINGLE]
+    files = [path.name for path in sorted(folder.glob("*.safetensors")) if path.name not in read]
+    copies = [
+        f"{tensor.name} in {path}"
+        for path in (read if index else ())
+        for tensor in _tensors(folder / path)
+        if index and index.get(tensor.name) != path
+    ]
+    return [
+        f"not used: {', '.join(names)}: {reason}"
+        for names, reason in (
+            (files, f"{INDEX} does not name them" if index else f"the model is in {SINGLE}"),
+            (copies, f"{INDEX} names another place, or none"),
+        )
+        if names
+    ]
 
 
 def safetensors_names(model: PreTrainedModel, stored: Mapping[str, StoredTensor]) -> dict[str, str]:
@@ -51,9 +88,10 @@ def safetensors_names(model: PreTrainedModel, stored: Mapping[str, StoredTensor]
     return names
 
 
-def _paths(folder: Path) -> list[Path]:
+def _index(folder: Path) -> dict[str, str] | None:
+    """Return the file of each tensor; None where all are in one file."""
     if (folder / SINGLE).is_file():
-        return [folder / SINGLE]
+        return None
     index = folder / INDEX
     if not index.is_file():
         raise AotlmError(
@@ -61,9 +99,13 @@ def _paths(folder: Path) -> list[Path]:
             "not read, so save the model with save_pretrained first"
         )
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        return {str(k): str(v) for k, v in json.loads(index.read_bytes())["weight_map"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise AotlmError(f"{index} is no index of safetensors; fetch it again") from error
+
+
+def _paths(folder: Path, index: Mapping[str, str]) -> list[Path]:
+    names = sorted(set(index.values()))
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise AotlmError(f"{folder} lacks {', '.join(missing)}; fetch what is missing")

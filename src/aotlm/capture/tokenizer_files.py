@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from aotlm.capture.source import ModelSource
+from aotlm.capture.templates import choose_templates, end_of_turn
 from aotlm.errors import AotlmError
+
+CHAT_TEMPLATE: Final = "chat_template.jinja"
+TOOL_TEMPLATE: Final = "chat_template.tool_use.jinja"
 
 # The kinds that chat templates may name.
 SPECIAL_TOKENS: Final = (
@@ -17,7 +21,7 @@ SPECIAL_TOKENS: Final = (
 
 
 def write_tokenizer_files(source: ModelSource, folder: Path) -> list[str]:
-    """Write tokenizer.json, tokenizer_config.json and, if there is one, chat_template.jinja.
+    """Write tokenizer.json, tokenizer_config.json and, where there are any, the chat templates.
 
     Returns the names written, sorted; none where the model has no tokenizer. The files hold
     nothing that depends on where the model lay.
@@ -39,9 +43,12 @@ def write_tokenizer_files(source: ModelSource, folder: Path) -> list[str]:
                                  "padding": None}, sort_keys=False),
         "tokenizer_config.json": _json(_special_tokens(tokenizer), sort_keys=True),
     }  # fmt: skip
-    template = _chat_template(tokenizer)
-    if template is not None:
-        files["chat_template.jinja"] = template
+    templates = choose_templates(source)
+    files |= {
+        name: text
+        for name, text in ((CHAT_TEMPLATE, templates.chat), (TOOL_TEMPLATE, templates.tools))
+        if text is not None
+    }
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / name).write_bytes(text.encode())
@@ -49,11 +56,18 @@ def write_tokenizer_files(source: ModelSource, folder: Path) -> list[str]:
 
 
 def eos_token_ids(source: ModelSource) -> list[int]:
-    """Return the sorted union of config's, generation config's and the tokenizer's EOS ids."""
+    """Return the sorted ids that end an answer: all that anything of the model says.
+
+    These are the configuration's, the generation configuration's, the tokenizer's, a GGUF file's
+    ends of a turn and of a message, and what the chat template writes behind an answer.
+    """
+    metadata = source.gguf.metadata if source.gguf else {}
     values = (
         getattr(source.config, "eos_token_id", None),
         source.generation_config.get("eos_token_id"),
         getattr(source.tokenizer, "eos_token_id", None),
+        *(metadata.get(f"tokenizer.ggml.{end}_token_id") for end in ("eot", "eom")),
+        end_of_turn(source),
     )
     return sorted({token for value in values for token in _ids(value)})
 
@@ -77,14 +91,6 @@ def _ids(value: Any) -> Iterable[int]:
 def _special_tokens(tokenizer: Any) -> dict[str, str]:
     values = {kind: getattr(tokenizer, kind, None) for kind in SPECIAL_TOKENS}
     return {kind: str(value) for kind, value in values.items() if value is not None}
-
-
-def _chat_template(tokenizer: Any) -> str | None:
-    """Return the template of plain chats, of several the one named default."""
-    template = tokenizer.chat_template
-    if isinstance(template, dict):
-        template = template.get("default")
-    return template if isinstance(template, str) else None
 
 
 def _json(content: Any, sort_keys: bool) -> str:

@@ -59,7 +59,13 @@ def import_model(arguments: Namespace) -> None:
             folder = compiler.dump_model(*where, dump_after=arguments.dump_after, **watched)
             _say(f"dumped into {folder}; nothing was imported")
         else:
-            folder = compiler.import_model(*where, force=arguments.force, **watched)
+            folder = compiler.import_model(
+                *where,
+                force=arguments.force,
+                accept_unused=arguments.accept_unused,
+                template=arguments.template,
+                **watched,
+            )
             _say(f"imported into {folder}")
 
 

@@ -13,6 +13,7 @@ from aotlm.capture.convert import Written, write_weights
 from aotlm.capture.importer import to_graph
 from aotlm.capture.inputs import input_files
 from aotlm.capture.source import ModelSource, open_model
+from aotlm.capture.templates import choose_templates
 from aotlm.capture.tensors import Array
 from aotlm.capture.tokenizer_files import write_tokenizer_files
 from aotlm.capture.trace import Program as Captured
@@ -31,7 +32,7 @@ from aotlm.support.atomic import new_folder
 from aotlm.support.build_record import build_record, write_build_record
 from aotlm.support.dump import ALL, Dump, asked_dump, dump_of_environment
 from aotlm.support.forked import run_forked
-from aotlm.support.progress import Progress, silent
+from aotlm.support.progress import Progress, note, silent
 from aotlm.support.timings import UNTIMED, Row, Timings
 from aotlm.weights.file import WEIGHTS, WeightFilePlan, plan_weight_file
 from aotlm.weights.policy import POLICIES
@@ -125,10 +126,15 @@ def import_model(
     out: Path | None = None,
     *,
     force: bool = False,
+    accept_unused: bool = False,
+    template: str | None = None,
     timings: Timings = UNTIMED,
     progress: Progress = silent,
 ) -> Path:
-    """Import a model into `out/import` and return `out`.
+    """Import a model into `out/import` and return `out`; a note says what of it is not used.
+
+    With `accept_unused`, what the checkpoint holds and nothing uses is no error; `template` names
+    the chat template, of several.
 
     Raises:
         UsageError: an unknown dtype.
@@ -140,7 +146,11 @@ def import_model(
     folder = out / "import"
     if folder.exists() and not force:
         raise AotlmError(f"{folder} exists already; use --force to replace it, or another --out")
-    source = open_model(model, revision)
+    source = open_model(model, revision, accepts_unused=accept_unused, template=template)
+    # resolves every tensor and loads the tokenizer, before anything long runs
+    for line in (*source.not_used, choose_templates(source).note):
+        if line:
+            note(line)
     watch = Watch(timings=timings, failed=_no_failed(out))
     progress(0, 1, "capture")
     captured = capture(source, watch)

@@ -62,6 +62,12 @@ IMPORT: Final = (
     DTYPE,
     OUT,
     Flag("force", "off", "replace an existing import"),
+    Flag("template", "text", "the chat template, of a model that has several", "NAME"),
+    Flag(
+        "accept-unused",
+        "off",
+        "import a model without what its checkpoint holds and nothing uses",
+    ),
     *PASSES,
     Flag("list-ops", "off", "print the ops of the Graph with what they mean and stop"),
     ENGINE,
