@@ -150,6 +150,7 @@ def test_a_dash_is_taken_as_the_prompt() -> None:
 def test_flags_reach_the_runtime_as_it_has_them() -> None:
     flags: dict[str, object] = {flag.name.replace("-", "_"): None for flag in RUN}
     flags |= {"raw": True, "json": False, "stats": False, "stop": ["a", "-b"], "prompt": "-"}
+    flags |= {"verify": True}
     words = flag_words(RUN, flags)
     assert words == ["--prompt=-", "--raw", "--stop=a", "--stop=-b", "--no-stats"]
     assert flag_words(RUN, {**flags, "raw": False, "stats": True, "stop": []}) == ["--prompt=-"]
