@@ -70,4 +70,4 @@ def _say_nothing(level: int, text: bytes, data: Any) -> None:
 
 if __name__ == "__main__":
     path, dtype, n_threads, context = sys.argv[1:]
-    serve(lambda: {"llama.cpp": LlamaCpp(path, dtype, int(n_threads), int(context))})
+    serve({"llama.cpp": lambda: LlamaCpp(path, dtype, int(n_threads), int(context))})

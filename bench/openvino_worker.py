@@ -10,12 +10,16 @@ from openvino import opset13
 
 from bench.worker import serve
 
-_TYPES = {"f16": ov.Type.f16, "bf16": ov.Type.bf16}
+_TYPES = {"f16": ov.Type.f16, "bf16": ov.Type.bf16, "f32": ov.Type.f32}
 
 
 class OpenVino:
     """A stateful model, as OpenVINO GenAI runs it: without quantization, and with a cache of the
-    bundle's dtype. Arithmetic is in the dtype where the plugin has it on this CPU, else in f32."""
+    bundle's dtype. Arithmetic is in the dtype where the plugin has it on this CPU, else in f32.
+
+    Raises:
+        RuntimeError: the plugin computes in another dtype, whatever it is told.
+    """
 
     def __init__(self, path: str, dtype: str, n_threads: int) -> None:
         core = ov.Core()
@@ -23,15 +27,13 @@ class OpenVino:
         _keep_last_position(model)
         options = {
             "INFERENCE_NUM_THREADS": n_threads,
-            "INFERENCE_PRECISION_HINT": _TYPES[dtype],
             "KV_CACHE_PRECISION": _TYPES[dtype],
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
         }
-        compiled = core.compile_model(model, "CPU", options)
+        compiled, precision = _compile(core, model, options, dtype)
         self.about = (
-            f"OpenVINO {ov.__version__.partition('-')[0]}, computing in "
-            f"{compiled.get_property('INFERENCE_PRECISION_HINT').to_string()} with a cache in "
-            f"{compiled.get_property('KV_CACHE_PRECISION').to_string()}"
+            f"OpenVINO {ov.__version__.partition('-')[0]}, computing in {precision} "
+            f"with a cache in {compiled.get_property('KV_CACHE_PRECISION').to_string()}"
         )
         self._request = compiled.create_infer_request()
         self._length = 0
@@ -64,6 +66,25 @@ class OpenVino:
         return self._request.infer(inputs, share_inputs=True, share_outputs=True)[0][0, -1]
 
 
+def _compile(
+    core: ov.Core, model: ov.Model, options: dict[str, Any], dtype: str
+) -> tuple[Any, str]:
+    """Return the compiled model and the dtype that it computes in: the wanted one, or f32.
+
+    The hint is only a hint: told to compute in f16, the plugin takes bf16 on a CPU that has that
+    and no f16.
+    """
+    precision = ""
+    for wanted in (dtype, "f32"):
+        hinted = {**options, "INFERENCE_PRECISION_HINT": _TYPES[wanted]}
+        compiled = core.compile_model(model, "CPU", hinted)
+        precision = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
+        if precision in (dtype, "f32"):
+            return compiled, precision
+        del compiled  # its memory, before the next one takes as much
+    raise RuntimeError(f"OpenVINO computes in {precision}, not in {dtype} or f32")
+
+
 def _keep_last_position(model: ov.Model) -> None:
     """Cut what goes into the head, [1, T, D], to the last position, as OpenVINO GenAI does."""
     head = model.output("logits").get_node().input_value(0).get_node()
@@ -75,4 +96,4 @@ def _keep_last_position(model: ov.Model) -> None:
 
 if __name__ == "__main__":
     path, dtype, n_threads = sys.argv[1:]
-    serve(lambda: {"openvino": OpenVino(path, dtype, int(n_threads))})
+    serve({"openvino": lambda: OpenVino(path, dtype, int(n_threads))})

@@ -1,6 +1,7 @@
 """The peers: other programs on the same weights, each program in a process that waits while another
 one is measured."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -40,6 +41,14 @@ class Wanted:
     context: int
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """A peer that takes no part, and why."""
+
+    name: str
+    reason: str
+
+
 class Worker:
     """A process that answers requests about its peers; see `bench.worker`."""
 
@@ -59,8 +68,17 @@ class Worker:
             )
         )
         stack.callback(self._process.terminate)
-        about: dict[str, str] = self._read()["about"]
-        self.peers = [Peer(self, name, text) for name, text in about.items()]
+        answer = self._read()
+        self.peers = [Peer(self, name, text) for name, text in answer["about"].items()]
+        self.refusals = [
+            Refusal(name, str(_failure(name, reason))) for name, reason in answer["refused"].items()
+        ]
+
+    def leave(self, peer: "Peer") -> None:
+        """End the process once none of its peers is left: it holds the model's weights."""
+        self.peers.remove(peer)
+        if not self.peers:
+            self._process.terminate()
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer.
@@ -71,7 +89,9 @@ class Worker:
         assert self._process.stdin is not None
         try:
             print(json.dumps(request), file=self._process.stdin, flush=True)
-        except BrokenPipeError:
+        except (BrokenPipeError, ValueError):  # ValueError: it was closed below
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()  # with what nobody reads, or it would fail again
             raise self._failed("") from None
         return self._read()
 
@@ -89,7 +109,11 @@ class Worker:
             lines = self._log.read_text(errors="replace").strip().splitlines()
             last = (lines or ["it said nothing"])[-1]
             reason = f"it ended with {code} ({last.strip()})"
-        return AotlmError(f"the peer {self._name} failed: {reason}; leave it out of --peers")
+        return _failure(self._name, reason)
+
+
+def _failure(name: str, reason: str) -> AotlmError:
+    return AotlmError(f"the peer {name} failed: {reason}; leave it out of --peers")
 
 
 class Peer:
@@ -107,6 +131,10 @@ class Peer:
         """
         request = {"peer": self.name, "depth": depth, "n_tokens": n_tokens}
         return float(self._worker.ask(request)["seconds"])
+
+    def leave(self) -> None:
+        """Take no part any longer."""
+        self._worker.leave(self)
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float64]:
         """Return the logits after the last id, [V]; errors as in `seconds`."""
@@ -173,18 +201,20 @@ PEERS: Final = tuple(itertools.chain.from_iterable(_PROGRAMS))
 
 def start(
     names: Sequence[str], wanted: Wanted, stack: ExitStack, on_progress: Callable[[str], object]
-) -> Iterator[Peer]:
-    """Start the named peers one by one; they end with the stack.
-
-    Raises:
-        AotlmError: one of them does not load the model.
-    """
+) -> Iterator[Peer | Refusal]:
+    """Start the named peers one by one, or say why one takes no part; they end with the stack."""
     for program, command in _PROGRAMS.items():
         chosen = [name for name in program if name in names]
         if chosen:
             label = " and ".join(chosen)
             on_progress(f"loading {label}")
-            yield from Worker(label, command(wanted, chosen, stack), stack).peers
+            try:
+                worker = Worker(label, command(wanted, chosen, stack), stack)
+            except AotlmError as error:
+                yield from (Refusal(name, str(error)) for name in chosen)
+            else:
+                yield from list(worker.peers)  # a copy, as each may leave
+                yield from worker.refusals
 
 
 def read_names(words: str | None) -> list[str]:

@@ -20,10 +20,13 @@ from aotlm.weights.policy import POLICIES
 from aotlm_runtime.bench.measure import Bench
 from aotlm_runtime.bench.report import open_bench
 from aotlm_runtime.bundle.reader import Bundle, open_bundle
+from aotlm_runtime.bundle.symbols import with_prefix
 from aotlm_runtime.compiled.library import CompiledModel, choose_library
-from aotlm_runtime.errors import CallFailed
+from aotlm_runtime.errors import CallFailedError
 from aotlm_runtime.host.cpu import cpu_features
 from aotlm_runtime.model import load_opened
+
+Call = Callable[[], None]
 
 _MAX_REGIONS = 128
 _LINEAR = re.compile(r"linear_(\d+)x(\d+)_")
@@ -101,8 +104,9 @@ def _names(bundle: Bundle, compiled: CompiledModel) -> dict[int, str]:
         for symbol in table.iter_symbols()
         if symbol["st_info"]["type"] == "STT_FUNC"
     ]
-    anchor = bundle.manifest.abi.decode
-    base = compiled.address(anchor) - next(place for place, name in places if name == anchor)
+    decode = bundle.manifest.abi.decode
+    anchor = with_prefix(decode, library.prefix)
+    base = compiled.address(decode) - next(place for place, name in places if name == anchor)
     return {base + place: name for place, name in places}
 
 
@@ -114,9 +118,11 @@ def _decode(bench: Bench, names: dict[int, str]) -> Profile:
         bench.session.rewind(0)
         bench.session.decode(0)
 
-    reads = [bench.limits.read_seconds(bench.weights, bench.work.ranges) for _ in range(5)]
-    rate = bench.work.step_bytes / statistics.median(reads)
-    return _measure(bench, names, "decode", 1, step, DECODE_STEPS, rate)
+    def between_reads(call: Call) -> tuple[float, float]:
+        read, seconds = bench.between_reads(call)
+        return bench.work.step_bytes / read, seconds
+
+    return _measure(bench, names, "decode", 1, step, DECODE_STEPS, between_reads)
 
 
 def _prefill(bench: Bench, names: dict[int, str], n_tokens: int) -> Profile:
@@ -127,8 +133,7 @@ def _prefill(bench: Bench, names: dict[int, str], n_tokens: int) -> Profile:
         bench.session.prefill(ids)
 
     call()
-    flops = bench.limits.flops(bench.arithmetic, bench.session.threads)
-    found = _measure(bench, names, "prefill", n_tokens, call, 1, flops)
+    found = _measure(bench, names, "prefill", n_tokens, call, 1, bench.between_flops)
     return replace(found, attention_flops=bench.work.attention_flops(n_tokens))
 
 
@@ -137,22 +142,32 @@ def _measure(
     names: dict[int, str],
     what: str,
     n_tokens: int,
-    call: Callable[[], None],
+    call: Call,
     n_runs: int,
-    limit: float,
+    beside: Callable[[Call], tuple[float, float]],
 ) -> Profile:
+    """Profile the call `n_runs` times; `beside` runs it between two measurements of its limit and
+    returns the better one, in bytes or operations a second, and the call's seconds."""
     compiled = bench.session.compiled
     assert isinstance(compiled, CompiledModel)
     entries = np.zeros((_MAX_REGIONS, 4), np.uint64)
-    compiled.set_profile(entries)
-    try:
-        started = time.perf_counter()
-        for _ in range(n_runs):
+
+    def profiled() -> None:
+        compiled.set_profile(entries)
+        try:
             call()
-        total = (time.perf_counter() - started) / n_runs
-    finally:
-        compiled.set_profile(None)
-    return Profile(what, n_tokens, _kernels(entries, names, n_runs), total, _host(bench), limit)
+        finally:
+            compiled.set_profile(None)
+
+    limits, seconds = zip(*(beside(profiled) for _ in range(n_runs)), strict=True)
+    return Profile(
+        what,
+        n_tokens,
+        _kernels(entries, names, n_runs),
+        statistics.mean(seconds),
+        _host(bench),
+        statistics.harmonic_mean(limits),
+    )
 
 
 def _kernels(entries: NDArray[np.uint64], names: dict[int, str], n_runs: int) -> list[Kernel]:
@@ -185,7 +200,7 @@ def _host(bench: Bench) -> float:
         started = time.perf_counter()
         try:
             session.compiled.forward("decode", *buffers)
-        except CallFailed:
+        except CallFailedError:
             times.append(time.perf_counter() - started)
     return statistics.median(times)
 

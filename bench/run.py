@@ -1,24 +1,26 @@
 """What `inv bench` does: it loads each bundle and its peers, measures them in turn, and tells."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from aotlm.errors import UsageError
+from aotlm.errors import AotlmError, UsageError
 from aotlm.support.atomic import new_file
 from aotlm_runtime.bench.report import measure
 from aotlm_runtime.bundle.manifest import Model as Facts
 from aotlm_runtime.bundle.reader import open_bundle
+from aotlm_runtime.compiled.session import Session
 from aotlm_runtime.model import load_opened
 from bench.build import Stage, measure_build
-from bench.compare import Comparison
+from bench.compare import Comparison, PeerReport
 from bench.counts import Counts
 from bench.environment import peers_python
-from bench.peers import Peer, Wanted, check_same_model, read_names, start
+from bench.page import to_section, write_page
+from bench.peers import Peer, Refusal, Wanted, check_same_model, read_names, start
 from bench.profile import profile
-from bench.results import BundleResults, Results, this_computer, to_data, to_page, write_page
+from bench.results import BundleResults, Results, this_computer, to_data
 
 # A model's name and revision, as open_model takes them.
 Source = tuple[str, str | None]
@@ -43,8 +45,8 @@ def bench(
 
     Raises:
         UsageError: a word of the command is wrong.
-        AotlmError: a peer cannot run, or runs another model.
-        AotlmRuntimeError: a bundle cannot be loaded.
+        AotlmError: the peers' environment is missing.
+        BundleError: a bundle cannot be loaded.
     """
     bundles, models = request.bundles, request.models
     if models and len(models) != len(bundles):
@@ -70,7 +72,7 @@ def bench(
             made.write_text(json.dumps(to_data(results), indent=2) + "\n", encoding="utf-8")
     if out and plotting:
         write_page(results, Path(out), plotting)
-    return to_page(results)
+    return to_section(results)
 
 
 def _bench(
@@ -85,20 +87,44 @@ def _bench(
     with open_bundle(bundle) as opened, ExitStack() as stack:
         loaded = load_opened(opened, threads=n_threads, context=context)
         session, facts = loaded.session, opened.manifest.model
-        started: list[Peer] = []
+        peers: list[Peer] = []
+        refusals: list[Refusal] = []
         if source:
             wanted = Wanted(*source, facts.dtype, session.threads, session.context_length)
-            for peer in start(names, wanted, stack, on_progress):
-                check_same_model(peer, session, facts.dtype)
-                started.append(peer)
-        comparison = Comparison(started, effort.seconds)
+            peers, refusals = _sort(start(names, wanted, stack, on_progress), session, facts.dtype)
+        for refusal in refusals:
+            on_progress(f"{refusal.name} takes no part: {refusal.reason}")
+        comparison = Comparison(peers, effort.seconds)
         report = measure(opened, loaded, effort, on_progress, comparison.after_pair)
     stages: list[Stage] = []
     if request.with_build and source:
         stages = measure_build(*source, facts.dtype, report.target, on_progress)
     on_progress("profile")
     tables = profile(bundle, n_threads)
-    return BundleResults(_name(facts), report, comparison.reports(), stages, tables)
+    absent = [PeerReport(refusal.name, "", [], refusal.reason) for refusal in refusals]
+    return BundleResults(_name(facts), report, [*comparison.reports(), *absent], stages, tables)
+
+
+def _sort(
+    found: Iterable[Peer | Refusal], session: Session, dtype: str
+) -> tuple[list[Peer], list[Refusal]]:
+    """Return the peers that run our model, each checked as soon as it is there, and the refusals.
+
+    The rows of the others are right without a peer that runs another model.
+    """
+    peers: list[Peer] = []
+    refusals: list[Refusal] = []
+    for each in found:
+        if isinstance(each, Refusal):
+            refusals.append(each)
+            continue
+        try:
+            check_same_model(each, session, dtype)
+            peers.append(each)
+        except AotlmError as error:
+            each.leave()
+            refusals.append(Refusal(each.name, str(error)))
+    return peers, refusals
 
 
 def _name(facts: Facts) -> str:

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -104,13 +105,13 @@ def _load(model: str, revision: str | None, dtype: str, n_threads: int) -> Any:
 if __name__ == "__main__":
     model, revision, dtype, n_threads, context, *names = sys.argv[1:]
 
-    def engines() -> dict[str, Eager | Compiled]:
-        """Load what the words name."""
-        loaded = _load(model, revision or None, dtype, int(n_threads))
-        makers: dict[str, Callable[[], Eager | Compiled]] = {
-            "torch": lambda: Eager(loaded),
-            "torch.compile": lambda: Compiled(loaded, int(context)),
-        }
-        return {name: makers[name]() for name in names}
+    @cache
+    def loaded() -> Any:
+        """Load what both share."""
+        return _load(model, revision or None, dtype, int(n_threads))
 
-    serve(engines)
+    makers: dict[str, Callable[[], Eager | Compiled]] = {
+        "torch": lambda: Eager(loaded()),
+        "torch.compile": lambda: Compiled(loaded(), int(context)),
+    }
+    serve({name: makers[name] for name in names})

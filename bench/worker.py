@@ -2,8 +2,9 @@
 
 `{"peer": "torch", "depth": 512, "n_tokens": 1}` is answered by the seconds of a call with one token
 behind 512 (a decode step); with depth 0 and more tokens it is a prefill. `{"peer": "torch",
-"ids": […]}` is answered by the logits after the last id. Peers of one program share a process, and
-so the weights in its memory. Nothing here needs more than Python itself: each program has its own
+"ids": […]}` is answered by the logits after the last id, and a request that fails by its error.
+Peers of one program share a process, and so the weights in its memory; one that cannot be made, or
+fails, leaves the others be. Nothing here needs more than Python itself: each program has its own
 environment.
 """
 
@@ -64,8 +65,8 @@ def _logits(engine: Engine, ids: list[int]) -> list[float]:
     return [float(value) for value in engine.extend(ids[-1:])]
 
 
-def serve(load: Callable[[], Mapping[str, Engine]]) -> None:
-    """Load the engines, say what they are, and answer until standard input ends."""
+def serve(makers: Mapping[str, Callable[[], Engine]]) -> None:
+    """Make the engines, say what they are or why not, and answer until standard input ends."""
     # what libraries print must not come between the answers
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -73,12 +74,21 @@ def serve(load: Callable[[], Mapping[str, Engine]]) -> None:
     def say(answer: dict[str, Any]) -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
-    try:
-        engines = load()
-        say({"about": {name: engine.about for name, engine in engines.items()}})
-        asked = Answers(engines)
-        for line in sys.stdin:
+    engines: dict[str, Engine] = {}
+    refused: dict[str, str] = {}
+    for name, make in makers.items():
+        try:
+            engines[name] = make()
+        except Exception as error:  # the parent tells the user, whatever it was
+            refused[name] = _sentence(error)
+    say({"about": {name: engine.about for name, engine in engines.items()}, "refused": refused})
+    asked = Answers(engines)
+    for line in sys.stdin:
+        try:
             say(asked.answer(json.loads(line)))
-    except Exception as error:  # the parent tells the user, whatever it was
-        say({"error": f"{type(error).__name__}: {' '.join(str(error).split())}"})
-        sys.exit(1)
+        except Exception as error:
+            say({"error": _sentence(error)})
+
+
+def _sentence(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -41,7 +41,15 @@ static aotlm_bytes1 bytes1(int8_t *data, int64_t size) {
   return (aotlm_bytes1){data, data, 0, {size}, {1}};
 }
 
-// Maps the data section: it starts after eight bytes of length and that many bytes of JSON.
+static int holds(const int8_t *text, uint64_t size, const char *word) {
+  size_t length = strlen(word);
+  for (uint64_t i = 0; i + length <= size; i++)
+    if (memcmp(text + i, word, length) == 0) return 1;
+  return 0;
+}
+
+// Maps the data section: it starts after eight bytes of length and that many bytes of JSON, which
+// names the layout.
 static aotlm_bytes1 map_weights(const char *path) {
   int file = open(path, O_RDONLY);
   struct stat status;
@@ -52,7 +60,8 @@ static aotlm_bytes1 map_weights(const char *path) {
   uint64_t header;
   memcpy(&header, all, sizeof header);
   if (header > (uint64_t)status.st_size - 8 ||
-      status.st_size - 8 - (int64_t)header != AOTLM_WEIGHTS_BYTES)
+      status.st_size - 8 - (int64_t)header != AOTLM_WEIGHTS_BYTES ||
+      !holds(all + 8, header, AOTLM_WEIGHTS_LAYOUT_DIGEST))
     fail("these are not the weights of this model", path);
   return bytes1(all + 8 + header, AOTLM_WEIGHTS_BYTES);
 }
@@ -124,14 +133,14 @@ static void generate(model_t *model, int64_t *ids, int64_t count, int64_t max_to
   for (int64_t begin = 0; begin < count; begin += AOTLM_MAX_CHUNK_TOKENS) {
     int64_t left = count - begin;
     int64_t chunk = left < AOTLM_MAX_CHUNK_TOKENS ? left : AOTLM_MAX_CHUNK_TOKENS;
-    run(_mlir_ciface_forward_prefill, model, ids + begin, chunk, chunk == left);
+    run(aotlm_prefill, model, ids + begin, chunk, chunk == left);
   }
   for (int64_t made = 0; made < max_tokens; made++) {
     int64_t token = best_token(model);
     if (ends(token)) break;
     printf("%s%lld", made ? " " : "", (long long)token);
     fflush(stdout);
-    if (made + 1 < max_tokens) run(_mlir_ciface_forward_decode, model, &token, 1, 1);
+    if (made + 1 < max_tokens) run(aotlm_decode, model, &token, 1, 1);
   }
   printf("\n");
 }

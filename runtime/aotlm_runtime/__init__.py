@@ -10,23 +10,91 @@ Importing the package loads none of its dependencies; they come with the first u
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from aotlm_runtime.errors import (
+    AotlmError,
+    ArchiveInvalidError,
+    BundleError,
+    BundleNotFoundError,
+    CallFailedError,
+    ChatFileInvalidError,
+    ContextExceededError,
+    CpuUnsupportedError,
+    FileChangedError,
+    FileMissingError,
+    FileUnlistedError,
+    HostError,
+    LibraryInvalidError,
+    LogitsInvalidError,
+    ManifestInvalidError,
+    OptionInvalidError,
+    PortUnavailableError,
+    PromptInvalidError,
+    RequestError,
+    TemplateFailedError,
+    TemplateInvalidError,
+    TemplateMissingError,
+    TextInvalidError,
+    TokenizerInvalidError,
+    WeightsInvalidError,
+)
+
 if TYPE_CHECKING:
     from aotlm_runtime.chat import Chat
     from aotlm_runtime.generate.sampling import SamplingParams
-    from aotlm_runtime.generate.stream import GenerationOptions
-    from aotlm_runtime.model import Model, load
+    from aotlm_runtime.generate.stream import GenerationOptions, TextDelta
+    from aotlm_runtime.model import GenerationStats, Model, load
 
-__all__ = ["Chat", "GenerationOptions", "Model", "SamplingParams", "load"]
+__version__ = "0.1.0"
 
+__all__ = [
+    "AotlmError",
+    "ArchiveInvalidError",
+    "BundleError",
+    "BundleNotFoundError",
+    "CallFailedError",
+    "Chat",
+    "ChatFileInvalidError",
+    "ContextExceededError",
+    "CpuUnsupportedError",
+    "FileChangedError",
+    "FileMissingError",
+    "FileUnlistedError",
+    "GenerationOptions",
+    "GenerationStats",
+    "HostError",
+    "LibraryInvalidError",
+    "LogitsInvalidError",
+    "ManifestInvalidError",
+    "Model",
+    "OptionInvalidError",
+    "PortUnavailableError",
+    "PromptInvalidError",
+    "RequestError",
+    "SamplingParams",
+    "TemplateFailedError",
+    "TemplateInvalidError",
+    "TemplateMissingError",
+    "TextDelta",
+    "TextInvalidError",
+    "TokenizerInvalidError",
+    "WeightsInvalidError",
+    "__version__",
+    "load",
+]
+
+# Name -> the module that it comes from with the first use.
 _PLACES = {
     "Chat": "chat",
     "GenerationOptions": "generate.stream",
+    "GenerationStats": "model",
+    "Model": "model",
     "SamplingParams": "generate.sampling",
+    "TextDelta": "generate.stream",
+    "load": "model",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(f"aotlm_runtime.{_PLACES.get(name, 'model')}")
-    return getattr(module, name)
+    return getattr(import_module(f"aotlm_runtime.{_PLACES[name]}"), name)

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from aotlm_runtime.errors import ChatFileInvalid
+from aotlm_runtime.errors import ChatFileInvalidError
 from aotlm_runtime.generate.stream import DEFAULT, GenerationOptions, TextDelta
 
 # Tokens that an answer without a limit finds room for, if the context is not short.
@@ -58,7 +58,7 @@ class Chat:
         """Yield the answer to `text`; history keeps both, also if the caller stops early.
 
         Raises:
-            ContextExceeded: `text` alone does not fit; the history is left as it was.
+            ContextExceededError: `text` alone does not fit; the history is left as it was.
         """
         asked = [*self.messages, Message(role="user", content=text)]
         n_left_out, ids = self._fit(asked, options)
@@ -91,7 +91,7 @@ class Chat:
         """Write the conversation to a file, as JSON.
 
         Raises:
-            ChatFileInvalid: the file cannot be written.
+            ChatFileInvalidError: the file cannot be written.
         """
         made = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         data = msgspec.json.format(msgspec.json.encode(self._with_system(self.messages)), indent=2)
@@ -102,7 +102,7 @@ class Chat:
             finally:
                 made.unlink(missing_ok=True)
         except OSError as error:
-            raise ChatFileInvalid(
+            raise ChatFileInvalidError(
                 f"cannot save the chat to {path}: {error.strerror}; choose another file"
             ) from error
 
@@ -110,16 +110,16 @@ class Chat:
         """Go on with the conversation in a file that `save` wrote.
 
         Raises:
-            ChatFileInvalid: the file cannot be read, or holds something else.
+            ChatFileInvalidError: the file cannot be read, or holds something else.
         """
         try:
             messages = msgspec.json.decode(path.read_bytes(), type=list[Message])
         except OSError as error:
-            raise ChatFileInvalid(
+            raise ChatFileInvalidError(
                 f"cannot load a chat from {path}: {error.strerror}; choose a file that was saved"
             ) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ChatFileInvalid(
+            raise ChatFileInvalidError(
                 f"{path} holds no chat: {error}; choose a file that was saved"
             ) from error
         has_system = bool(messages) and messages[0].role == "system"

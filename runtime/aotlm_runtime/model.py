@@ -2,18 +2,22 @@
 
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from aotlm_runtime.bundle.manifest import Manifest
-from aotlm_runtime.bundle.reader import Bundle, Progress, open_bundle
+from aotlm_runtime.bundle.reader import Bundle, open_bundle
+from aotlm_runtime.bundle.verification import Display, Verification, in_silence
 from aotlm_runtime.chat import Chat
 from aotlm_runtime.compiled.library import CompiledModel, choose_library
 from aotlm_runtime.compiled.session import Session
-from aotlm_runtime.errors import OptionInvalid
+from aotlm_runtime.errors import OptionInvalidError, WeightsInvalidError
 from aotlm_runtime.generate.loop import FinishReason, generate
 from aotlm_runtime.generate.sampling import Sampler
 from aotlm_runtime.generate.stream import DEFAULT, GenerationOptions, TextDelta, stream_text
@@ -33,7 +37,8 @@ MAX_THREADS = 256
 class GenerationStats:
     """What an answer took. `prefilled` of the `prompt_tokens` were computed, the rest reused.
 
-    `prefill_seconds` lead to the first token; `decode_seconds` to all others.
+    `prefill_seconds` lead to the first token, without waiting for the verification of the weights;
+    `decode_seconds` to all others.
     """
 
     prompt_tokens: int
@@ -46,16 +51,20 @@ class GenerationStats:
 
 @dataclass(frozen=True)
 class LoadTimes:
-    """Seconds that opening a bundle took; it is verified and loaded at the same time."""
+    """Seconds that opening a bundle took; it is verified beside loading and the first prefill.
 
-    verify_seconds: float
+    `verify_seconds` grow until that is over, and are None where the weights are not verified.
+    """
+
+    verify_seconds: float | None
     load_seconds: float
 
 
 class Model:
     """A bundle in memory, with one sequence of tokens.
 
-    `last` tells what the latest answer took; None before the first.
+    `last` tells what the latest answer took; None before the first. `vocabulary` is one more than
+    the largest id that has both text and an embedding.
     """
 
     def __init__(
@@ -63,15 +72,17 @@ class Model:
         manifest: Manifest,
         session: Session,
         text: Tokenizer,
-        times: LoadTimes = LoadTimes(0, 0),
+        verification: Verification | None = None,
+        load_seconds: float = 0,
     ) -> None:
         self.manifest = manifest
         self.session = session
         self.text = text
-        self.times = times
+        self.verification = verification
+        self._load_seconds = load_seconds
         self.last: GenerationStats | None = None
         self._eos_ids = frozenset(manifest.model.eos_token_ids)
-        self._vocabulary = min(text.vocabulary, manifest.model.vocab_size)
+        self.vocabulary = min(text.vocabulary, manifest.model.vocab_size)
 
     def generate(
         self, prompt: str, options: GenerationOptions = DEFAULT, *, raw: bool = False
@@ -81,7 +92,7 @@ class Model:
         With `raw`, and for models without a chat template, the model continues the prompt.
 
         Raises:
-            ContextExceeded: the prompt is longer than the context.
+            ContextExceededError: the prompt is longer than the context.
         """
         with closing(self.stream(self.encode(prompt, raw=raw), options)) as answer:
             for piece in answer:
@@ -92,13 +103,13 @@ class Model:
         """Return the ids of a prompt; see `generate`.
 
         Raises:
-            OptionInvalid: there is a system message, but no template to put it in.
+            OptionInvalidError: there is a system message, but no template to put it in.
         """
         if not raw and self.text.template is not None:
             first = [] if system is None else [{"role": "system", "content": system}]
             return self.encode_chat([*first, {"role": "user", "content": prompt}])
         if system is not None:
-            raise OptionInvalid(
+            raise OptionInvalidError(
                 "a system message needs a chat template, but there is none in use; "
                 "put its words into the prompt"
             )
@@ -108,9 +119,33 @@ class Model:
         """Return the ids of messages in the model's chat template.
 
         Raises:
-            TemplateFailed: the template refuses them.
+            TemplateFailedError: the template refuses them.
         """
         return self.text.encode_chat(messages)
+
+    @property
+    def times(self) -> LoadTimes:
+        """What loading took."""
+        verify_seconds = self.verification.seconds if self.verification else None
+        return LoadTimes(verify_seconds, self._load_seconds)
+
+    def wait_until_verified(self) -> None:
+        """Return when the whole bundle was compared with its manifest, if that was asked for.
+
+        Raises:
+            FileChangedError: a file is damaged.
+        """
+        if self.verification:
+            self.verification.wait()
+
+    def check_damage(self) -> None:
+        """Return at once, also while the bundle is being verified.
+
+        Raises:
+            FileChangedError: it was verified, and a file is damaged.
+        """
+        if self.verification:
+            self.verification.check()
 
     @property
     def context_length(self) -> int:
@@ -127,16 +162,18 @@ class Model:
         """Yield what comes after a prompt of token ids; only ids that are not cached are computed.
 
         Raises:
-            ContextExceeded: the prompt is longer than the context.
+            ContextExceededError: the prompt is longer than the context.
+            FileChangedError: the weights are damaged; nothing was yielded then.
         """
-        started = time.perf_counter()
+        started, waited = time.perf_counter(), self.session.waited_seconds
         prefilled = len(ids) - self.session.rewind_to_common_prefix(ids)
         logits = self.session.prefill(ids[-prefilled:])
         first = time.perf_counter()
+        waited = self.session.waited_seconds - waited
         tokens = generate(
             self.session,
             logits,
-            Sampler(options.sampling, self._vocabulary),
+            Sampler(options.sampling, self.vocabulary),
             eos_ids=self._eos_ids,
             max_tokens=options.max_tokens,
             n_logprobs=options.n_logprobs,
@@ -155,7 +192,7 @@ class Model:
                 prompt_tokens=len(ids),
                 prefilled=prefilled,
                 generated=generated,
-                prefill_seconds=first - started,
+                prefill_seconds=first - started - waited,
                 decode_seconds=time.perf_counter() - first,
                 finish=answer.reason,
             )
@@ -177,27 +214,28 @@ def load(
     *,
     threads: int | None = None,
     context: int | None = None,
-    kv_dtype: str | None = None,
     verify: bool = True,
-    progress: Progress | None = None,
+    display: Display = in_silence,
 ) -> Model:
     """Load a bundle: a folder, a `.tar` or a `.tar.zst`.
 
     `threads` is by default the physical cores that this process may use; `context` the smaller of
-    the model's and 4096; `kv_dtype` the one that the bundle was compiled for. Without `verify`,
-    digests of the weights are not compared.
+    the model's and 4096.
+
+    What runs or is parsed is verified before that; the weights are verified meanwhile and beside
+    the first prefill, and no logits and no text come before the end. `display` shows it to those
+    who wait. Without `verify`, the weights are not compared with their digests.
 
     Raises:
-        AotlmRuntimeError: a subclass that says what is wrong.
+        AotlmError: a subclass that says what is wrong.
     """
     with open_bundle(bundle) as opened:
         return load_opened(
             opened,
             threads=threads,
             context=context,
-            kv_dtype=kv_dtype,
             verify=verify,
-            progress=progress,
+            display=display,
         )
 
 
@@ -206,49 +244,45 @@ def load_opened(
     *,
     threads: int | None = None,
     context: int | None = None,
-    kv_dtype: str | None = None,
     verify: bool = True,
-    progress: Progress | None = None,
+    display: Display = in_silence,
 ) -> Model:
     """Load an open bundle, which may be closed afterwards; see `load`."""
     manifest = bundle.manifest
     length = _context(context, manifest.model.context_length)
     n_threads = _threads(threads)
-    _check_kv_dtype(kv_dtype, manifest)
     library = choose_library(manifest.libraries, cpu.cpu_features())
     started = time.perf_counter()
-    # Hashing takes one core; reading the tokenizer meanwhile takes another. What is read here is
-    # compared with its own digest, and the weights are not touched before the block ends.
-    with ThreadPoolExecutor(1) as pool:
-        verified = pool.submit(_verify, bundle, progress) if verify else None
-        compiled = CompiledModel(bundle.read(library.shared), manifest.abi)
-        files = {path.rpartition("/")[2]: bundle.read(path) for path in manifest.tokenizer_files}
-        text = Tokenizer(files)
-        session = Session(
-            compiled,
-            manifest.abi,
-            bundle.map_weights(),
-            manifest.model.vocab_size,
-            length,
-            n_threads,
-        )
-        loaded = time.perf_counter() - started
-        times = LoadTimes(verified.result() if verified else 0, loaded)
-    return Model(manifest, session, text, times)
+    verification = bundle.begin_verification(n_threads) if verify else None
+    compiled = CompiledModel(bundle.read(library.shared), manifest.abi, library.prefix)
+    files = {path.rpartition("/")[2]: bundle.read(path) for path in manifest.tokenizer_files}
+    text = Tokenizer(files)
+    session = Session(
+        compiled,
+        manifest.abi,
+        _map_weights(bundle, verification),
+        manifest.model.vocab_size,
+        length,
+        n_threads,
+        gate=partial(verification.wait, display) if verification else None,
+    )
+    return Model(manifest, session, text, verification, time.perf_counter() - started)
 
 
-def _verify(bundle: Bundle, progress: Progress | None) -> float:
-    """Verify a bundle and return the seconds that it took."""
-    started = time.perf_counter()
-    bundle.verify(progress or (lambda n_bytes: None))
-    return time.perf_counter() - started
+def _map_weights(bundle: Bundle, verification: Verification | None) -> NDArray[np.int8]:
+    try:
+        return bundle.map_weights()
+    except WeightsInvalidError:
+        if verification:  # damage explains it, where there is any
+            verification.wait()
+        raise
 
 
 def _context(wanted: int | None, longest: int) -> int:
     if wanted is None:
         return min(longest, DEFAULT_CONTEXT)
     if not 1 <= wanted <= longest:
-        raise OptionInvalid(
+        raise OptionInvalidError(
             f"a context of {wanted} tokens is not possible: the model takes 1 to {longest}; "
             "choose a number between them"
         )
@@ -259,17 +293,8 @@ def _threads(wanted: int | None) -> int:
     if wanted is None:
         return cpu.default_threads()
     if not 1 <= wanted <= MAX_THREADS:
-        raise OptionInvalid(
+        raise OptionInvalidError(
             f"{wanted} threads are not possible: the thread pool takes 1 to {MAX_THREADS}; "
             "choose a number between them"
         )
     return wanted
-
-
-def _check_kv_dtype(wanted: str | None, manifest: Manifest) -> None:
-    offered = sorted({tensor.dtype for tensor in manifest.abi.state})
-    if wanted is not None and offered != [wanted]:
-        raise OptionInvalid(
-            f"a cache of {wanted} is not possible: the bundle was compiled for "
-            f"{' and '.join(offered)}; leave --kv-dtype out, or import the model with another dtype"
-        )

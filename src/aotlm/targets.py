@@ -1,7 +1,7 @@
 """The kinds of CPU that we compile for.
 
 A target always has an explicit name, which is its folder in a bundle; `native` is only a way to
-ask for this machine's name.
+ask for the best one that this machine's flags allow.
 """
 
 import re
@@ -12,6 +12,7 @@ from importlib import metadata
 import archspec.cpu
 
 from aotlm.errors import AotlmError, UsageError
+from aotlm_runtime.host.cpu import cpu_features, read_cpu
 
 # What generated code may use beyond SSE, by the names of /proc/cpuinfo (archspec's too). Flags of
 # the system or of cryptography (pku, clwb, aes, ...) are left out: a virtual machine may hide them
@@ -22,17 +23,25 @@ _BF16_FLAG = "avx512_bf16"
 _OPTIONAL_FLAGS = (
     "avx512_bitalg",
     _BF16_FLAG,
+    "avx512_fp16",
     "avx512_vbmi2",
     "avx512_vnni",
     "avx512_vpopcntdq",
     "avx512ifma",
     "avx512vbmi",
+    "avx_ifma",
+    "avx_ne_convert",
     "avx_vnni",
+    "avx_vnni_int16",
+    "avx_vnni_int8",
     "fma4",
     "gfni",
     "sse4a",
+    "tbm",
     "xop",
 )
+# What LLVM's CPU of a name has and archspec's lacks.
+_LLVM_FLAGS = {"sapphirerapids": ("avx512_fp16", "avx_vnni")}
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,13 @@ class Target:
     cpu_flags: tuple[str, ...]
     vector_bits: int
     bf16_dot: bool
+
+    @property
+    def vectors(self) -> str:
+        """Return what kernels are scheduled for: avx2, avx512, or avx512_bf16 with `vdpbf16ps`."""
+        if self.vector_bits < 512:
+            return "avx2"
+        return _BF16_FLAG if self.bf16_dot else "avx512"
 
 
 _PORTABLE = {
@@ -68,6 +84,11 @@ _PORTABLE = {
 }
 
 
+def portable_targets() -> tuple[Target, ...]:
+    """Return the targets that are no single CPU's, from old to new."""
+    return tuple(_PORTABLE.values())
+
+
 def resolve_target(name: str) -> Target:
     """Return the target of that name; `native` is this machine's CPU under its explicit name.
 
@@ -75,39 +96,62 @@ def resolve_target(name: str) -> Target:
         UsageError: the name is unknown, or this machine's CPU is older than x86-64-v3.
     """
     if name == "native":
-        return _native()
-    known = {**_cpus(), **_PORTABLE}
+        return best_target(read_cpu().vendor, cpu_features())
+    known = {**{cpu: target for cpu, (target, _) in _named().items()}, **_PORTABLE}
     if name not in known:
         portable = ", ".join(_PORTABLE)
-        cpus = ", ".join(sorted(_cpus()))
+        cpus = ", ".join(sorted(_named()))
         raise UsageError(
             f"unknown target '{name}'; known are native, {portable} and the CPUs {cpus}"
         )
     return known[name]
 
 
-def _native() -> Target:
-    host = archspec.cpu.host()
-    for candidate in (host, *host.ancestors):
-        cpu = _llvm_cpu(candidate)
-        if cpu in _PORTABLE:
-            return _PORTABLE[cpu]
-        if cpu in _cpus():
-            return _cpus()[cpu]
-    raise UsageError(
-        f"this machine's CPU is '{host.name}', but native code needs x86-64-v3 or newer; "
-        "name another machine's target, such as --target x86-64-v3"
-    )
+def best_target(vendor: str, flags: frozenset[str]) -> Target:
+    """Return the best target for a CPU with these flags of /proc/cpuinfo.
+
+    A target is possible if the CPU has all that compiled code may use; other flags of a named CPU
+    may be missing, as a virtual machine hides some. Of the possible ones it is the one that may
+    use most, and of those the one that is most like the CPU, as its name stands for its timing.
+
+    Raises:
+        UsageError: the CPU is older than x86-64-v3.
+    """
+    portable = [(target, frozenset(target.cpu_flags)) for target in _PORTABLE.values()]
+    named = [
+        (target, frozenset(micro.features))
+        for target, micro in _named().values()
+        if micro.vendor == vendor
+    ]
+    possible = [
+        (target, features)
+        for target, features in (*portable, *named)
+        if flags.issuperset(target.cpu_flags)
+    ]
+    if not possible:
+        missing = ", ".join(sorted(set(_V3_FLAGS) - flags))
+        raise UsageError(
+            f"native code needs x86-64-v3 or newer, but this machine's CPU lacks {missing}; "
+            "name another machine's target, such as --target x86-64-v3"
+        )
+
+    def rank(candidate: tuple[Target, frozenset[str]]) -> tuple[int, ...]:
+        target, features = candidate
+        likeness = len(features & flags) - len(features - flags)
+        return target.vector_bits, target.bf16_dot, len(target.cpu_flags), likeness
+
+    return max(possible, key=rank)[0]
 
 
 @cache
-def _cpus() -> dict[str, Target]:
+def _named() -> dict[str, tuple[Target, archspec.cpu.Microarchitecture]]:
     """Every CPU that archspec and LLVM know and that has all of x86-64-v3, by LLVM's name."""
     found = {}
     for _, micro in sorted(archspec.cpu.TARGETS.items()):
         cpu = _llvm_cpu(micro)
         if cpu and cpu not in _PORTABLE and _is_usable(frozenset(micro.features)):
-            found[cpu] = _describe(cpu, frozenset(micro.features))
+            flags = frozenset((*micro.features, *_LLVM_FLAGS.get(cpu, ())))
+            found[cpu] = (_describe(cpu, flags), micro)
     return found
 
 

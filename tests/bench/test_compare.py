@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from aotlm.errors import AotlmError
 from aotlm_runtime.bench.measure import BenchOptions, Case, Machine, run
 from aotlm_runtime.bench.process import Process
 from aotlm_runtime.bench.report import Report
 from bench.build import Stage
-from bench.compare import Comparison
-from bench.results import BundleResults, Computer, Results, this_computer, to_data, to_page
+from bench.compare import Comparison, PeerReport
+from bench.page import to_section
+from bench.results import BundleResults, Computer, Results, this_computer, to_data
 
 DECODE = ("decode", 1, 512)
 PREFILL = ("prefill", 16, 0)
@@ -28,7 +30,13 @@ class Stub:
 
     def seconds(self, depth: int, n_tokens: int) -> float:
         self._calls.append((self.name, depth, n_tokens))
-        return next(self._times)
+        try:
+            return next(self._times)
+        except StopIteration:
+            raise AotlmError(f"the peer {self.name} failed") from None
+
+    def leave(self) -> None:
+        self._calls.append(f"{self.name} leaves")
 
 
 def _case(key: tuple[str, int, int], times: list[float], calls: list[object]) -> Case:
@@ -79,10 +87,10 @@ def test_a_ratio_is_the_median_of_the_pairs_not_the_ratio_of_medians() -> None:
 def test_the_table_has_a_line_for_each_case_and_two_columns_for_each_peer() -> None:
     report, comparison = _report([])
     computer = Computer("A CPU", 2, 8 << 30)
-    page = to_page(
+    page = to_section(
         Results(computer, [BundleResults("demo", report, comparison.reports(), [], "where")])
     )
-    assert "Measured on A CPU, 2 cores, 8 GiB." in page
+    assert page.startswith("## A CPU\n\nMeasured on 2 cores, 8 GiB.\n")
     assert (
         "| what | ours, tok/s | of its limit | slow, tok/s | ours ÷ slow (10–90 %, pairs) "
         "| quick, tok/s | ours ÷ quick (10–90 %, pairs) |" in page
@@ -97,7 +105,7 @@ def test_the_table_has_a_line_for_each_case_and_two_columns_for_each_peer() -> N
 def test_without_peers_there_is_no_comparison() -> None:
     report, _ = _report([])
     results = Results(this_computer(), [BundleResults("demo", report, [], [], "where")])
-    assert "ours" not in to_page(results)
+    assert "ours" not in to_section(results)
     assert json.loads(json.dumps(to_data(results)))["bundles"][0]["peers"] == []
 
 
@@ -109,14 +117,14 @@ def test_each_bundle_has_a_section_and_its_build_a_table() -> None:
         Stage("compile", 45.0, 6_000_000),
     ]
     bundles = [BundleResults(name, report, [], stages, "where") for name in ("one", "two")]
-    page = to_page(Results(this_computer(), bundles))
-    assert [line for line in page.splitlines() if line.startswith("## ")] == [
-        "## one, f16",
-        "## two, f16",
+    page = to_section(Results(this_computer(), bundles))
+    assert [line for line in page.splitlines() if line.startswith("### ")] == [
+        "### one, f16",
+        "### two, f16",
     ]
     assert page.count("| import | 12.3 | 5 |") == 2
     assert page.count("| compile, s | 45.00 | at most 30.00 | 50.0% |") == 2
-    assert page.count("### Where the time goes\n\nwhere") == 2
+    assert page.count("#### Where the time goes\n\nwhere") == 2
 
 
 def test_a_peer_leaves_a_row_when_its_time_is_used_up_and_others_stay() -> None:
@@ -138,9 +146,32 @@ def test_a_peer_that_only_decodes_has_empty_cells_elsewhere() -> None:
     ]
     report = dataclasses.replace(_report([])[0], rows=rows)
     results = [BundleResults("demo", report, comparison.reports(), [], "where")]
-    page = to_page(Results(this_computer(), results))
+    page = to_section(Results(this_computer(), results))
     assert "| decode, depth 512 | 1.0 | 0.50 | 0.5 | 2.00 (2.00–2.00, 1) |" in page
     assert "| prefill, 16 tokens | 16.0 | 0.50 |  |  |" in page
+
+
+def test_a_peer_that_fails_keeps_its_pairs_and_leaves_the_others_be() -> None:
+    calls: list[object] = []
+    peers = [Stub("brief", [4.0, 2.0], calls), Stub("lasting", [1.0] * 6, calls)]
+    comparison = Comparison(peers, rest_seconds=0)
+    rows = [
+        run(_case(key, [1.0] * 3, calls), BenchOptions(3), comparison.after_pair)
+        for key in (DECODE, PREFILL)
+    ]
+    brief, lasting = comparison.reports()
+    assert [(row.key, row.n_pairs) for row in brief.rows] == [(DECODE, 2)]
+    assert [row.n_pairs for row in lasting.rows] == [3, 3]
+    assert (brief.refusal, lasting.refusal) == ("the peer brief failed", None)
+    assert calls.count("brief leaves") == 1
+    absent = PeerReport("late", "", [], "the peer late failed: no compiler")
+    report = dataclasses.replace(_report([])[0], rows=rows)
+    bundle = BundleResults("demo", report, [brief, lasting, absent], [], "where")
+    page = to_section(Results(this_computer(), [bundle]))
+    assert "brief left: the peer brief failed." in page
+    assert "late took no part: the peer late failed: no compiler." in page
+    assert "ours ÷ late" not in page
+    assert "| prefill, 16 tokens | 16.0 | 0.50 |  |  | 16.0 | 1.00 (1.00–1.00, 3) |" in page
 
 
 def test_a_prefill_ends_when_its_time_is_used_up_but_a_decode_does_not() -> None:

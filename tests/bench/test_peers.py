@@ -12,8 +12,8 @@ import pytest
 from aotlm.errors import AotlmError, UsageError
 from bench import environment, peers
 from bench.counts import Counts
-from bench.peers import Peer, Worker, check_same_model, read_names
-from bench.run import Request, bench
+from bench.peers import Peer, Refusal, Wanted, Worker, check_same_model, read_names, start
+from bench.run import Request, _sort, bench
 from bench.worker import Answers
 
 # A worker whose logits are the ids, and which fails at a depth of 13 and ends at 14.
@@ -37,7 +37,9 @@ class Engine:
         self.ids = self.ids + list(ids)
         time.sleep(0.001 * len(ids))
         return self.ids
-serve(lambda: {"stub": Engine(), "other": Engine()})
+def refuse():
+    raise RuntimeError("no compiler   here")
+serve({"stub": Engine, "refusing": refuse, "other": Engine})
 """
 
 
@@ -99,6 +101,57 @@ def test_other_logits_are_another_model(peer: Peer, session: Any, reason: str) -
 def test_a_worker_that_fails_is_one_sentence(peer: Peer, depth: int, reason: str) -> None:
     with pytest.raises(AotlmError, match=reason):
         peer.seconds(depth, 1)
+
+
+def test_a_peer_that_fails_or_refuses_leaves_the_others_of_its_program_be() -> None:
+    with ExitStack() as stack:
+        worker = Worker("stubs", [sys.executable, "-c", WORKER], stack)
+        (refusal,) = worker.refusals
+        assert refusal == Refusal(
+            "refusing",
+            "the peer refusing failed: RuntimeError: no compiler here; leave it out of --peers",
+        )
+        stub, other = worker.peers
+        with pytest.raises(AotlmError, match="an unlucky depth"):
+            stub.seconds(depth=13, n_tokens=1)
+        stub.leave()
+        assert other.seconds(depth=3, n_tokens=1) < 1
+        other.leave()
+        for _ in range(2):
+            with pytest.raises(AotlmError, match="the peer stubs failed: it ended with"):
+                other.seconds(depth=3, n_tokens=1)
+
+
+def test_a_program_that_refuses_is_told_for_each_of_its_peers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(wanted: Wanted, names: Sequence[str], stack: ExitStack) -> list[str]:
+        raise AotlmError("no such architecture")
+
+    def answer(wanted: Wanted, names: Sequence[str], stack: ExitStack) -> list[str]:
+        return [sys.executable, "-c", WORKER]
+
+    monkeypatch.setattr(peers, "_PROGRAMS", {("a", "b"): refuse, ("stub", "other"): answer})
+    wanted, told = Wanted("model", None, "f16", 1, 64), list[str]()
+    with ExitStack() as stack:
+        found = list(start(["a", "b", "stub", "other"], wanted, stack, told.append))
+    refused = [each for each in found if isinstance(each, Refusal)]
+    assert refused[:2] == [Refusal(name, "no such architecture") for name in ("a", "b")]
+    assert [each.name for each in found] == ["a", "b", "stub", "other", "refusing"]
+    assert told == ["loading a and b", "loading stub and other"]
+
+
+def test_a_peer_of_another_model_is_left_out_and_the_others_stay() -> None:
+    with ExitStack() as stack:
+        stub, other = Worker("stub", [sys.executable, "-c", WORKER], stack).peers
+        session: Any = Session()
+        given: list[Peer | Refusal] = [Refusal("absent", "why"), stub]
+        assert _sort(given, session, "f16") == ([stub], [Refusal("absent", "why")])
+        session = Session(1.5)
+        left, refusals = _sort([other], session, "f16")
+        assert left == []
+        assert "differ from ours by 0.33" in refusals[0].reason
+        assert stub.seconds(depth=3, n_tokens=1) < 1
 
 
 def test_a_case_is_warmed_up_once_and_every_call_starts_at_its_depth() -> None:

@@ -2,36 +2,28 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import PreTrainedTokenizerFast
 
 import aotlm
-from aotlm_runtime.bench.limits import Limits
+from aotlm_runtime.bench.limits import READ_LOOPS, Limits
 from aotlm_runtime.bench.report import open_bench
 from aotlm_runtime.bench.workload import read_work
 from aotlm_runtime.bundle.reader import open_bundle
 from aotlm_runtime.cli.main import main
 from aotlm_runtime.compiled.library import CompiledModel
-from aotlm_runtime.errors import LibraryInvalid
+from aotlm_runtime.errors import LibraryInvalidError
 from aotlm_runtime.model import load_opened
 from bench.profile import profile
-from tests.unit.checkpoints import saved
+from tests.unit.checkpoints import saved_words
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bench")
-    model = saved(folder / "model")
-    words = {f"w{index}": index for index in range(model.config.vocab_size)}
-    tokenizer = Tokenizer(WordLevel(words, unk_token="w0"))
-    tokenizer.pre_tokenizer = WhitespaceSplit()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="w0")
-    fast.save_pretrained(folder / "model")
+    saved_words(folder / "model")
     return aotlm.build(str(folder / "model"), folder / "out", dtype="f32", target="x86-64-v3")
 
 
@@ -69,6 +61,44 @@ def test_the_limits_know_the_width_of_a_vector(bundle: Path) -> None:
     assert bench.limits.flops("fma", 1) > 1e8
 
 
+def test_a_step_stands_between_reads_by_the_two_fastest_loops(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_bundle(bundle) as opened:
+        bench = open_bench(opened, load_opened(opened, threads=1))
+    assert all(bench.session.compiled.can_measure(loop) for loop in READ_LOOPS)  # type: ignore[attr-defined]
+    seconds = dict.fromkeys(READ_LOOPS, 9.0) | {"read_two": 2.0, "read_ahead": 3.0}
+    calls: list[str] = []
+
+    def read(self: Limits, buffer: Any, ranges: Any, loop: str) -> float:
+        calls.append(loop)
+        return seconds[loop]
+
+    monkeypatch.setattr(Limits, "read_seconds", read)
+    limit, _ = bench.between_reads(lambda: calls.append("step"))
+    assert limit == 2.0
+    assert calls == [*READ_LOOPS * 3, "read_two", "step", "read_ahead"]
+    seconds["read_ahead"] = 1.0
+    assert bench.between_reads(lambda: calls.append("step"))[0] == 1.0
+    assert calls[-3:] == ["read_two", "step", "read_ahead"]
+
+
+def test_a_library_of_one_loop_is_measured_by_it(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has = CompiledModel.can_measure
+    monkeypatch.setattr(
+        CompiledModel, "can_measure", lambda self, name: name in ("read", "fma") and has(self, name)
+    )
+    with open_bundle(bundle) as opened:
+        bench = open_bench(opened, load_opened(opened, threads=1))
+    ((seconds, loop),) = bench.limits.rank_reads(bench.weights, bench.work.ranges)
+    assert (seconds > 0, loop) == (True, "read")
+    limit, taken = bench.between_reads(lambda: bench.session.decode(0))
+    assert limit > 0
+    assert taken > 0
+
+
 def test_a_library_without_measuring_functions_is_one_sentence(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,7 +106,7 @@ def test_a_library_without_measuring_functions_is_one_sentence(
     with open_bundle(bundle) as opened:
         compiled = load_opened(opened).session.compiled
     assert isinstance(compiled, CompiledModel)
-    with pytest.raises(LibraryInvalid, match="compile and package the model again"):
+    with pytest.raises(LibraryInvalidError, match="compile and package the model again"):
         Limits(compiled).flops("fma", 1)
 
 
@@ -111,6 +141,6 @@ def test_the_profile_names_each_kernel_and_sums_up(bundle: Path) -> None:
         n_layers = 2
         counted = [line.split("|")[2].strip() for line in table.splitlines() if "linear_" in line]
         assert set(counted) == {"1", str(n_layers)}  # the head, and the linears of the layers
-    assert "attention_grouped" in decode
+    assert "attention_split_kv" in decode
     (flash,) = (line for line in prefill.splitlines() if "attention_flash" in line)
     assert float(flash.split("|")[5]) > 0  # GFLOP/s

@@ -2,7 +2,10 @@
 
 import errno
 import hashlib
+import re
 import shutil
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -10,10 +13,12 @@ import pytest
 import zstandard
 
 from aotlm.bundle import archive
-from aotlm.bundle.package import package
+from aotlm.bundle.package import describe_file, package
 from aotlm.codegen.compile import compile_import
 from aotlm.errors import AotlmError
-from aotlm_runtime.bundle.manifest import read_manifest
+from aotlm_runtime.bundle.manifest import BLOCK_SIZE_BYTES, read_manifest
+from aotlm_runtime.compiled.library import choose_library
+from aotlm_runtime.host.cpu import cpu_features
 from tests.bundle.conftest import TARGET
 from tests.unit.handwritten import leave_kernels, write_import
 
@@ -37,12 +42,44 @@ def test_the_manifest_lists_every_file_of_the_folder_with_its_digest(out: Path) 
     assert manifest.tokenizer_files == ["tokenizer/tokenizer.json"]
 
 
+def test_a_large_file_has_the_digest_of_each_block_beside_that_of_the_whole(
+    out: Path, tmp_path: Path
+) -> None:
+    data = bytes(range(256)) * (BLOCK_SIZE_BYTES // 128) + b"rest"  # two blocks and a bit
+    (tmp_path / "large").write_bytes(data)
+    (tmp_path / "one").write_bytes(data[:BLOCK_SIZE_BYTES])
+    (tmp_path / "empty").write_bytes(b"")
+    begins = (0, BLOCK_SIZE_BYTES, 2 * BLOCK_SIZE_BYTES)
+    file = describe_file(tmp_path, "large")
+    assert (file.size_bytes, file.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+    assert file.block_sha256 == [
+        hashlib.sha256(data[begin : begin + BLOCK_SIZE_BYTES]).hexdigest() for begin in begins
+    ]
+    for name in ("one", "empty"):
+        assert describe_file(tmp_path, name).block_sha256 == []
+    package(out)
+    manifest = read_manifest(out / "bundle" / "manifest.json")
+    assert (manifest.format_version, manifest.block_size_bytes) == (2, BLOCK_SIZE_BYTES)
+
+
 def test_two_targets_are_in_one_bundle(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leave_kernels(monkeypatch)
     compile_import(out, "x86-64-v4")
     package(out)
     manifest = read_manifest(out / "bundle" / "manifest.json")
     assert [library.target for library in manifest.libraries] == [TARGET, "x86-64-v4"]
+    best = choose_library(manifest.libraries, cpu_features()).target
+    assert _embed_library(out / "bundle") == f"{out}/bundle/lib/{best}\n"
+    assert _embed_library(out / "bundle", "x86-64-v4") == f"{out}/bundle/lib/x86-64-v4\n"
+    reason = f"error: .* has no library for znver9; it has {TARGET}, x86-64-v4\n"
+    assert re.fullmatch(reason, _embed_library(out / "bundle", "znver9"))
+
+
+def _embed_library(*words: Path | str) -> str:
+    """Run the script by which examples/embed finds its library; return what it says."""
+    script = Path(__file__).parents[2] / "examples" / "embed" / "library.py"
+    done = subprocess.run([sys.executable, script, *words], capture_output=True, text=True)
+    return done.stdout or done.stderr
 
 
 def test_the_archive_is_sorted_ustar_with_aligned_weights_last(out: Path) -> None:
@@ -159,3 +196,15 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_archive(
     assert [path.name for path in out.glob("*.tar")] == ["counter-f32.tar"]
     assert (out / "counter-f32.tar").read_bytes() == before
     assert not list(out.glob(".*"))
+
+
+def test_hidden_folders_and_foreign_files_are_not_packaged(out: Path) -> None:
+    hidden = shutil.copytree(out / "lib" / TARGET, out / "lib" / f".{TARGET}.1.tmp")
+    (out / "lib" / TARGET / "libforeign.so").write_bytes(b"foreign")
+    (out / "lib" / "notes").mkdir()
+    (out / "lib" / "notes" / "libother.so").write_bytes(b"other")
+    package(out)
+    names = {p.name for p in (out / "bundle").rglob("*")}
+    assert not names & {"libforeign.so", "libother.so", "notes", hidden.name}
+    manifest = read_manifest(out / "bundle" / "manifest.json")
+    assert [library.target for library in manifest.libraries] == [TARGET]

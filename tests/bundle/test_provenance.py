@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from aotlm.bundle.package import package
 from aotlm.bundle.provenance import (
@@ -23,11 +24,13 @@ from aotlm.errors import AotlmError
 from aotlm.passes.mark_storage import MarkStorage
 from aotlm.support.build_record import ORIGIN_VARIABLE, Origin, build_record, write_build_record
 from aotlm.weights.policy import POLICIES
-from aotlm_runtime.bundle.manifest import SourceTensor, encode, read_manifest
+from aotlm_runtime.bundle.manifest import Library, SourceTensor, encode, read_manifest
 from aotlm_runtime.bundle.reader import open_bundle
 from tests.bundle.conftest import KNOWN, TARGET
 from tests.unit.checkpoints import saved
 from tests.unit.handwritten import write_import
+
+LIBRARY = Library(target=TARGET, cpu=TARGET, features=[], shared="s", static="a", header="h")
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +86,7 @@ def test_it_names_the_commit_the_pins_and_every_step(statement: dict[str, Any]) 
     stages = {stage["stage"]: stage for stage in definition["internalParameters"]["stages"]}
     assert list(stages) == ["import", f"compile {TARGET}", "package"]
     steps = stages[f"compile {TARGET}"]["steps"]
-    assert steps[0] == "fill-kernels"
+    assert steps[0] == "define-kernels"
     assert any(step.startswith("llc -O3 ") and "-mcpu=x86-64-v3" in step for step in steps)
     assert steps[-1].startswith("zig cc -target x86_64-linux-gnu.2.28 -shared")
     assert "ziglang" in stages["package"]["tools"]
@@ -106,16 +109,24 @@ def test_inputs_are_sorted_and_differ_by_name_dtype_shape_or_bytes(tmp_path: Pat
     names = ("b", "a")
     tensors = [SourceTensor(name=n, dtype="F16", shape=[2, 3], sha256="c" * 64) for n in names]
     records = [build_record("import", ())]
-    from msgspec.structs import replace
-
-    made = describe_build(replace(model, source_tensors=tensors), records, [TARGET], [])
+    made = describe_build(replace(model, source_tensors=tensors), records, [LIBRARY], [])
     assert list(made.inputs(TENSOR)) == ["a", "b"]
     assert made.inputs(FILE) == {}
     for change in ({"dtype": "BF16"}, {"shape": [3, 2]}, {"sha256": "d" * 64}):
         others = [tensors[0], replace(tensors[1], **change)]
-        other = describe_build(replace(model, source_tensors=others), records, [TARGET], [])
+        other = describe_build(replace(model, source_tensors=others), records, [LIBRARY], [])
         assert other.inputs(TENSOR)["a"] != made.inputs(TENSOR)["a"]
         assert other.inputs(TENSOR)["b"] == made.inputs(TENSOR)["b"]
+
+
+def test_a_prefix_is_told_where_it_is_not_the_default(tmp_path: Path) -> None:
+    model, records = write_import(tmp_path), [build_record("import", ())]
+    told = []
+    for prefix in ("aotlm", "qwen"):
+        made = describe_build(model, records, [replace(LIBRARY, prefix=prefix)], [])
+        told.append(made.predicate.build_definition.external_parameters)
+    assert [parameters.prefixes for parameters in told] == [{}, {TARGET: "qwen"}]
+    assert b"prefixes" not in encode(told[0])
 
 
 def test_stages_of_other_commits_are_told_apart(
@@ -130,6 +141,22 @@ def test_stages_of_other_commits_are_told_apart(
         ("source of import and compile x86-64-v3", KNOWN.commit),
         ("source of package", later.commit),
     ]
+
+
+def test_pins_that_are_unknown_have_no_digest(
+    packaged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = Path(shutil.copytree(packaged, tmp_path / "out"))
+    unknown = Origin(commit="unknown", dirty=None, pins_sha256="unknown")
+    monkeypatch.setenv("AOTLM_ORIGIN", encode(unknown).decode())
+    package(out)
+    made = read_provenance(out / "bundle" / "provenance.json")
+    pins = {name: item.digest for name, item in made.inputs(PINS).items()}
+    assert pins == {
+        f"{PINS} of import and compile x86-64-v3": {"sha256": KNOWN.pins_sha256},
+        f"{PINS} of package": {},
+    }
+    assert list(made.inputs(SOURCE)["source of package"].digest) == ["sha256"]
 
 
 def test_a_stage_without_its_record_is_named(packaged: Path, tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization as forms
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from msgspec.structs import replace
 
-from aotlm.bundle.package import package
+from aotlm.bundle.package import describe_file, package
 from aotlm.bundle.signing import sign, verify
 from aotlm.errors import AotlmError, UsageError
+from aotlm_runtime.bundle.manifest import encode, read_manifest
 from aotlm_runtime.bundle.reader import MANIFEST, SIGNATURE, open_bundle
-from aotlm_runtime.errors import AotlmRuntimeError, FileChanged, FileUnlisted
+from aotlm_runtime.errors import BundleNotFoundError, FileChangedError, FileUnlistedError
 
 ROOT = Path(__file__).parents[2]
 ISSUER = "https://token.actions.githubusercontent.com"
@@ -78,6 +80,8 @@ def test_a_signed_bundle_is_whole_and_verifies_in_every_form(
     with open_bundle(bundle) as opened:
         assert opened.is_signed
         assert SIGNATURE not in {file.path for file in opened.manifest.files}
+    if bundle.suffix == ".zst":
+        assert bundle.read_bytes()[:4] == b"\x28\xb5\x2f\xfd"  # still a Zstandard frame
     # and once more, over the old signature
     sign(bundle, keys[0], sigstore=False)
     _verify(bundle, keys[1])
@@ -109,9 +113,11 @@ def test_an_edited_file_is_named(signed: Path, keys: tuple[Path, Path], key: boo
     data[-1] ^= 1
     weights.unlink()
     weights.write_bytes(data)
-    with pytest.raises(FileChanged, match=r"'weights.safetensors' in .* was edited or damaged"):
+    with pytest.raises(
+        FileChangedError, match=r"'weights.safetensors' in .* was edited or damaged"
+    ):
         _verify(signed, keys[1] if key else None)
-    with pytest.raises(FileChanged):
+    with pytest.raises(FileChangedError):
         sign(signed, keys[0], sigstore=False)
 
 
@@ -125,12 +131,49 @@ def test_files_changed_together_with_the_manifest_are_found_by_the_signature(
         _verify(signed, keys[1])
 
 
+def divide(folder: Path, size_bytes: int = 4096) -> Path:
+    """Give the files of a bundle digests of small blocks; return the manifest's path."""
+    path = folder / MANIFEST
+    manifest = read_manifest(path)
+    files = [describe_file(folder, file.path, size_bytes) for file in manifest.files]
+    changed = replace(manifest, block_size_bytes=size_bytes, files=files)
+    path.write_bytes(encode(changed))
+    return path
+
+
+def test_the_signature_covers_the_digests_of_blocks(
+    packaged: Path, tmp_path: Path, keys: tuple[Path, Path]
+) -> None:
+    bundle = Path(shutil.copytree(packaged / "bundle", tmp_path / "b"))
+    divide(bundle)
+    sign(bundle, keys[0], sigstore=False)
+    _verify(bundle, keys[1])
+    divide(bundle, 8192)
+    assert "integrity only" in _verify(bundle, None)
+    with pytest.raises(AotlmError, match=r"was changed after it was signed \(.*manifest\.json"):
+        _verify(bundle, keys[1])
+
+
+def test_a_digest_of_a_whole_file_that_its_blocks_contradict_is_found(
+    packaged: Path, tmp_path: Path, keys: tuple[Path, Path]
+) -> None:
+    bundle = Path(shutil.copytree(packaged / "bundle", tmp_path / "b"))
+    manifest = divide(bundle)
+    weights = next(f for f in read_manifest(manifest).files if f.path == "weights.safetensors")
+    assert len(weights.block_sha256) == 2
+    manifest.write_text(manifest.read_text().replace(weights.sha256, "0" * 64))
+    with pytest.raises(FileChangedError, match=f"manifest says {'0' * 64}"):
+        _verify(bundle, None)
+    with pytest.raises(FileChangedError, match=f"manifest says {'0' * 64}"):
+        sign(bundle, keys[0], sigstore=False)
+
+
 def test_the_signature_is_the_only_file_that_may_be_unlisted(
     signed: Path, keys: tuple[Path, Path]
 ) -> None:
     for name in ("model.sig.old", "lib/model.sig", ".gitignore"):
         (signed / name).write_text("x")
-        with pytest.raises(FileUnlisted, match=f"'{name}', which its manifest does not list"):
+        with pytest.raises(FileUnlistedError, match=f"'{name}', which its manifest does not list"):
             _verify(signed, keys[1])
         (signed / name).unlink()
 
@@ -194,5 +237,5 @@ def test_the_commands_exit_with_1_and_one_sentence(signed: Path, keys: tuple[Pat
 
 
 def test_a_missing_bundle_is_one_sentence(tmp_path: Path, keys: tuple[Path, Path]) -> None:
-    with pytest.raises(AotlmRuntimeError, match="no bundle at"):
+    with pytest.raises(BundleNotFoundError, match="no bundle at"):
         _verify(tmp_path / "nowhere", keys[1])

@@ -33,7 +33,7 @@ peak, before = memory("VmHWM"), memory("VmRSS")
 same = all([answer() == text for _ in range(int(repeats))])
 figures = {"peak": peak, "growth": memory("VmRSS") - before, "same": same}
 figures |= {"prompt": model.last.prompt_tokens, "tokens": model.session.position}
-print(json.dumps(figures | {"context": model.session.context}))
+print(json.dumps(figures | {"context": model.session.context_length}))
 """
 
 

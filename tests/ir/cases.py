@@ -1,8 +1,10 @@
 """The IR of one behaviour, by a line of words: `linear tokens=1 n=200 gate=silu target=x86-64-v3`.
 
 `target` gives the kernels their bodies; without it the text is what `inv import` writes.
+`python -m tests.ir.cases WORDS` prints it.
 """
 
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +18,7 @@ from aotlm.graph import ops
 from aotlm.graph.dims import Dim, T
 from aotlm.graph.ir import Graph, Node, build
 from aotlm.graph.state import kv_cache
-from aotlm.kernels import fill_kernels
+from aotlm.kernels import define_kernels
 from aotlm.partition.partition import Function, Program, Value, partition
 from aotlm.passes.base import run_pipeline
 from aotlm.passes.mark_storage import MarkStorage
@@ -51,7 +53,7 @@ def filled(text: str, target: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "module.mlir"
         path.write_text(text, encoding="utf-8")
-        return fill_kernels(path, resolve_target(target))
+        return define_kernels(path, resolve_target(target))
 
 
 def _function(graph: Graph, target: str | None) -> str:
@@ -147,3 +149,12 @@ CASES: dict[str, Callable[..., str]] = {
     "forward": lambda **options: modules(**options).forward,
     "subgraph": lambda **options: modules(**options).subgraph,
 }
+
+
+if __name__ == "__main__":
+    words = " ".join(sys.argv[1:])
+    if words.split()[:1] not in [[name] for name in CASES]:
+        sys.exit(
+            f"error: {words!r} names no case; name one of {', '.join(CASES)}, as in 'linear n=64'"
+        )
+    print(emitted(words))

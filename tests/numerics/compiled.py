@@ -19,11 +19,11 @@ import torch
 from aotlm.capture.trace import Program
 from aotlm.codegen import link
 from aotlm.codegen.compile import THREADS_SOURCE
-from aotlm.codegen.lower import Lowering, lower_module
+from aotlm.codegen.lower import Lowering
 from aotlm.driver.compiler import lower
 from aotlm.emit.abi import describe_abi
 from aotlm.emit.modules import ModelFiles
-from aotlm.kernels import fill_kernels
+from aotlm.kernels import define_kernels
 from aotlm.targets import Target, resolve_target
 from aotlm.weights.file import write_weight_file
 from aotlm_runtime.bundle.header import data_start
@@ -32,6 +32,7 @@ from aotlm_runtime.compiled.library import CompiledModel, Entry
 from aotlm_runtime.host import memory
 from tests.numerics.guarded import Guarded
 from tests.numerics.models import Array, reader
+from tests.objects import lowered_object
 
 TARGET: Final = resolve_target("x86-64-v3")
 DIGEST: Final = "numerics"  # stands for the ABI's digest, so that abi.c need not be made anew
@@ -71,11 +72,11 @@ def _link(files: ModelFiles, folder: Path, target: Target) -> Path:
         for name, text in (("forward", modules.forward), ("subgraph0", modules.subgraph)):
             path = folder / f"{name}_{entry}.import.mlir"
             path.write_text(text, encoding="utf-8")
-            texts[f"{name}_{entry}"] = fill_kernels(path, target)
+            texts[f"{name}_{entry}"] = define_kernels(path, target)
     failed = folder / "failed"
     how = Lowering(target, folder, failed)
     with ThreadPoolExecutor(max_workers=2) as workers:
-        jobs = [workers.submit(lower_module, name, texts[name], how, print) for name in texts]
+        jobs = [workers.submit(lowered_object, name, texts[name], how, print) for name in texts]
         objects = [job.result() for job in jobs]
     abi = folder / "abi.c"
     abi.write_text(f'const char *aotlm_abi_digest(void) {{ return "{DIGEST}"; }}\n')

@@ -14,7 +14,7 @@ import pytest
 
 from aotlm.emit.main import ERROR_CODES
 from aotlm_runtime.compiled.library import Entry
-from aotlm_runtime.errors import CallFailed
+from aotlm_runtime.errors import CallFailedError
 from tests.numerics.compiled import Caller, Compiled
 from tests.numerics.configs import VOCAB_SIZE
 from tests.numerics.conftest import Compile
@@ -140,16 +140,24 @@ def test_a_bad_argument_gives_its_code_and_nothing_is_written(
     model = compiled("mistral")
     spoiled = spoil(good(model, entry, N[entry], 1))
     before = [np.array(value, copy=True) for value in vars(spoiled).values()]
-    with pytest.raises(CallFailed, match=f"failed with code {code}: "):
+    with pytest.raises(CallFailedError, match=f"failed with code {code}: "):
         spoiled.call(model, entry)
     for old, new in zip(before, vars(spoiled).values(), strict=True):
         assert old.tobytes() == np.asarray(new).tobytes()
 
 
+def test_prefill_takes_no_more_than_a_chunk(compiled: Compile) -> None:
+    model = compiled("mistral")
+    chunk = model.abi.max_chunk_tokens
+    good(model, "prefill", chunk, 0, 1024).call(model, "prefill")
+    with pytest.raises(CallFailedError, match="failed with code 2: "):
+        good(model, "prefill", chunk + 1, 0, 1024).call(model, "prefill")
+
+
 def test_decode_takes_one_token(compiled: Compile) -> None:
     model = compiled("mistral")
     two = replace(good(model, "decode", 1, 1), tokens=ids([1, 2]))
-    with pytest.raises(CallFailed, match="failed with code 2: "):
+    with pytest.raises(CallFailedError, match="failed with code 2: "):
         two.call(model, "decode")
 
 

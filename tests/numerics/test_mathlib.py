@@ -171,6 +171,21 @@ def test_relu_is_exact(apply: Apply) -> None:
     assert np.array_equal(apply("relu", x), np.maximum(x, 0))
 
 
+def test_the_square_of_relu_is_rounded_once(apply: Apply) -> None:
+    x = all_f32(-1e30, 1e19)
+    assert np.array_equal(apply("relu2", x), np.maximum(x, 0) * np.maximum(x, 0))
+
+
+def test_mish_is_exact_to_five_ulps(apply: Apply) -> None:
+    x = all_f32(-1e30, 1e30)
+    wide = x.astype(np.float64)
+    wanted = wide * np.tanh(np.log1p(np.exp(np.minimum(wide, 100))))
+    near = np.abs(x) < 80
+    assert worst(apply("mish", x)[near], wanted[near], 1e-30) < 6e-7
+    assert np.array_equal(apply("mish", x)[x > 80], x[x > 80])
+    assert np.abs(apply("mish", x)[x < -80]).max() < 1e-7
+
+
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_rounding_is_to_nearest_even_for_every_value(dtype: str, apply: Apply) -> None:
     halfway = np.arange(0, 0x7F80_0000, 0x1000, dtype=np.uint32).view(np.float32)

@@ -54,6 +54,15 @@ def test_a_mixture_of_experts_lists_its_ops_with_count_and_source_line() -> None
         assert any(entry.startswith(f"aten.{op}.") for entry in listed), op
 
 
+def test_an_op_is_named_as_the_model_wrote_it_and_not_by_its_pieces() -> None:
+    message = refusal(LlamaConfig(**SMALL, hidden_act="hardswish"))
+    assert re.fullmatch(
+        r"the model uses ops that are not supported: "
+        r"aten\.hardswish\.default \(2×, first at \w+\.py:\d+\)",
+        message,
+    )
+
+
 def test_a_hybrid_model_is_refused() -> None:
     config = Lfm2Config(**SMALL, layer_types=["conv", "full_attention"])
     message = refusal(config)

@@ -18,6 +18,7 @@ USER, ASSISTANT, END = 256, 257, 258
 VOCAB_SIZE = 264  # of the logits; the tokenizer has 259
 WEIGHT = 3  # the first byte of the weights
 CONTEXT = 200
+BLOCK = 4096  # the smallest block of which a manifest can have digests
 TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -79,7 +80,7 @@ def expected(ids: Sequence[int], n_tokens: int) -> list[int]:
 def compile_stub(path: Path, of: schema.Abi, digest: str = "", /, **facts: int | str) -> None:
     """Compile the stub, with the digest of an ABI or another, into a shared library at `path`.
 
-    `facts` are END_EVERY, DELAY_MICROSECONDS, SCRIPT and PROMPT; see `stub.c`.
+    `facts` are END_EVERY, DELAY_MICROSECONDS, WORKSPACE_PER_ROW, SCRIPT and PROMPT; see `stub.c`.
     """
     definitions = [f'-DDIGEST="{digest or of.digest}"', f"-DMAX_CHUNK={of.max_chunk_tokens}"]
     definitions.append(f"-DABI_VERSION={of.version}")
@@ -90,16 +91,24 @@ def compile_stub(path: Path, of: schema.Abi, digest: str = "", /, **facts: int |
 
 
 def write_bundle(
-    folder: Path, stub: bytes, *, template: str | None = TEMPLATE, features: Sequence[str] = ()
+    folder: Path,
+    stub: bytes,
+    *,
+    template: str | None = TEMPLATE,
+    features: Sequence[str] = (),
+    header_bytes: int = 4096,
 ) -> Path:
-    """Write the folder form of a bundle around the library `stub`."""
+    """Write the folder form of a bundle around the library `stub`.
+
+    The weight file has a header of `header_bytes` and 4096 bytes behind it.
+    """
     files = {
         "lib/test/libaotlm_model.so": stub,
-        "lib/test/libaotlm_model.a": b"!<arch>\n",
+        "lib/test/libaotlm_model.a": b"!<arch>\n".ljust(2 * BLOCK + 1),
         "lib/test/include/aotlm_model.h": b"\n",
         "tokenizer/tokenizer.json": byte_tokenizer().to_str().encode(),
         "tokenizer/tokenizer_config.json": json.dumps({"eos_token": "<|end|>"}).encode(),
-        "weights.safetensors": _weights(),
+        "weights.safetensors": _weights(header_bytes),
     }
     if template is not None:
         files["tokenizer/chat_template.jinja"] = template.encode()
@@ -129,15 +138,24 @@ def write_manifest(folder: Path, files: dict[str, bytes], features: Sequence[str
         tokenizer_files=sorted(path for path in files if path.startswith("tokenizer/")),
         toolchain={},
         source_tensors=[],
+        block_size_bytes=BLOCK,
         files=[_file(path, files[path]) for path in sorted(files)],
     )
     (folder / "manifest.json").write_bytes(schema.encode(record))
 
 
+def damage(folder: Path, offset: int, path: str = "weights.safetensors", byte: int = 0xFF) -> None:
+    """Set one byte of a file to another value."""
+    with (folder / path).open("r+b") as file:
+        file.seek(offset)
+        file.write(bytes([byte]))
+
+
 def as_format1(folder: Path) -> Path:
-    """Turn a bundle into one of format 1: another form of the state, another stub."""
+    """Turn a bundle into one of format 1: no blocks, another form of the state, another stub."""
     path = folder / "manifest.json"
     manifest = json.loads(path.read_bytes())
+    del manifest["block_size_bytes"]
     of = manifest["abi"]
     del of["digest"]
     of["version"], of["state_bytes_per_position"] = 1, of.pop("state_bytes")["C"]
@@ -151,6 +169,7 @@ def as_format1(folder: Path) -> Path:
     library = folder / "lib/test/libaotlm_model.so"
     compile_stub(library, abi(version=1), of["digest"])
     for file in manifest["files"]:
+        file.pop("block_sha256", None)
         if file["path"] == "lib/test/libaotlm_model.so":
             file["size_bytes"] = library.stat().st_size
             file["sha256"] = hashlib.sha256(library.read_bytes()).hexdigest()
@@ -205,11 +224,22 @@ def member(
     return info, data
 
 
-def _weights() -> bytes:
+def _weights(header_bytes: int) -> bytes:
     header = json.dumps({"w": {"dtype": "U8", "shape": [4096], "data_offsets": [0, 4096]}})
-    return (4088).to_bytes(8, "little") + header.encode().ljust(4088) + bytes([WEIGHT] * 4096)
+    padded = header.encode().ljust(header_bytes - 8)
+    return len(padded).to_bytes(8, "little") + padded + bytes([WEIGHT] * 4096)
 
 
 def _file(path: str, data: bytes) -> schema.File:
-    digest = hashlib.sha256(data).hexdigest()
-    return schema.File(path=path, size_bytes=len(data), sha256=digest)
+    blocks = [data[begin : begin + BLOCK] for begin in range(0, len(data), BLOCK)]
+    return schema.File(
+        path=path,
+        size_bytes=len(data),
+        sha256=sha256(data),
+        block_sha256=list(map(sha256, blocks[1:] and blocks)),
+    )
+
+
+def sha256(data: bytes) -> str:
+    """The digest in hex."""
+    return hashlib.sha256(data).hexdigest()

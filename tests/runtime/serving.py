@@ -1,5 +1,6 @@
 """Starts `aotlm-run serve` as a process of its own, and talks to it."""
 
+import json
 import re
 import signal
 import subprocess
@@ -13,6 +14,9 @@ from typing import Any
 
 import httpx
 import openai
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+ABC = [{"role": "user", "content": "abc"}]
 
 _READY = re.compile(r"serving \S+ at (http://\S+) ")
 
@@ -79,3 +83,32 @@ def eventually(is_true: Callable[[], bool], seconds: float = 10) -> bool:
     while not (reached := is_true()) and time.monotonic() < end:
         time.sleep(0.02)
     return reached
+
+
+def post(server: Server, path: str, body: object, **headers: str) -> httpx.Response:
+    """Send a body of JSON, or bytes as they are."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    sent = {"Content-Type": "application/json", **headers}
+    return httpx.post(server.url + path, content=content, headers=sent, timeout=30)
+
+
+def answer(server: Server, path: str, body: object) -> Any:
+    """The answer to a request that is honoured."""
+    response = post(server, path, body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def said(server: Server, **body: object) -> str:
+    """The content of the answer to a chat."""
+    found = answer(server, CHAT, {"messages": ABC, "max_tokens": 6, **body})
+    return str(found["choices"][0]["message"]["content"])
+
+
+def refusal(server: Server, path: str, body: object, **headers: str) -> str:
+    """The sentence with which a request is refused."""
+    response = post(server, path, body, **headers)
+    error = response.json()["error"]
+    assert response.status_code == 400, error
+    assert error["type"] == "invalid_request_error"
+    return str(error["message"])

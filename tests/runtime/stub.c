@@ -2,8 +2,9 @@
 //
 // The state holds each position's token + 1; with s the sum of the tokens so far, times the first
 // byte of the weights, the next token is the end (258) if s is a multiple of END_EVERY, else a
-// letter. Each call takes DELAY_MICROSECONDS. With a SCRIPT, the tokens behind the first PROMPT ones
-// are its characters, and then the end.
+// letter. Weights below 0 make logits that are no numbers. Each call takes DELAY_MICROSECONDS, and its
+// workspace WORKSPACE_PER_ROW bytes a row of logits. With a SCRIPT, the tokens behind the first PROMPT
+// ones are its characters, then the end.
 #include <stdint.h>
 #include <unistd.h>
 
@@ -12,6 +13,9 @@
 #endif
 #ifndef DELAY_MICROSECONDS
 #define DELAY_MICROSECONDS 0
+#endif
+#ifndef WORKSPACE_PER_ROW
+#define WORKSPACE_PER_ROW 0
 #endif
 
 typedef struct { int8_t *allocated, *aligned; int64_t offset, sizes[1], strides[1]; } bytes1_t;
@@ -44,7 +48,7 @@ static int32_t forward(bytes1_t *weights, ids2_t *tokens, ids1_t *positions, int
   int64_t *cache = (int64_t *)state->aligned;
   if (T < 1 || T > MAX_CHUNK || R > T) return 1;
   if (begin + T > C || C % 64 || state->sizes[1] < C * STATE_BYTES) return 2;
-  if (workspace->sizes[0] < WORKSPACE_PER_TOKEN * T + 64 * threads) return 3;
+  if (workspace->sizes[0] < WORKSPACE_PER_TOKEN * T + WORKSPACE_PER_ROW * R + 64 * threads) return 3;
   if ((uintptr_t)state->aligned % 64 || (uintptr_t)workspace->aligned % 64) return 4;
   if (DELAY_MICROSECONDS) usleep(DELAY_MICROSECONDS);
   int64_t sum = 0;
@@ -60,6 +64,7 @@ static int32_t forward(bytes1_t *weights, ids2_t *tokens, ids1_t *positions, int
     for (int64_t v = 0; v < V; v++) row[v] = 0;
     row[next_token(begin + t, sum * weights->aligned[0])] = 1;
     row[V - 1] = 2;  // beyond the tokenizer's vocabulary
+    if (weights->aligned[0] < 0) row[0] = __builtin_nanf("");
   }
   return 0;
 }

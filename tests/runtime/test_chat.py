@@ -54,7 +54,9 @@ def test_a_message_over_the_context_shows_both_numbers_and_keeps_the_chat(bundle
     chat = model.chat()
     shown(chat.send("abc", TWO))
     history = list(chat.messages)
-    with pytest.raises(errors.ContextExceeded, match="has 53 tokens, but the context holds 20"):
+    with pytest.raises(
+        errors.ContextExceededError, match="has 53 tokens, but the context holds 20"
+    ):
         shown(chat.send("x" * 50))
     assert (chat.messages, chat.n_left_out) == (history, 0)
 
@@ -115,15 +117,19 @@ def test_a_file_without_a_chat_is_refused_and_changes_nothing(
     path.write_text(data)
     chat = model.chat("s")
     shown(chat.send("abc", TWO))
-    with pytest.raises(errors.ChatFileInvalid, match=r"chat\.json holds no chat"):
+    with pytest.raises(errors.ChatFileInvalidError, match=r"chat\.json holds no chat"):
         chat.load(path)
     assert len(chat.messages) == 2
 
 
 def test_files_that_cannot_be_used_are_named(model: Model, tmp_path: Path) -> None:
-    with pytest.raises(errors.ChatFileInvalid, match=r"cannot load a chat from .*: No such file"):
+    with pytest.raises(
+        errors.ChatFileInvalidError, match=r"cannot load a chat from .*: No such file"
+    ):
         model.chat().load(tmp_path / "none.json")
-    with pytest.raises(errors.ChatFileInvalid, match=r"cannot save the chat to .*: No such file"):
+    with pytest.raises(
+        errors.ChatFileInvalidError, match=r"cannot save the chat to .*: No such file"
+    ):
         model.chat().save(tmp_path / "none" / "chat.json")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import aotlm_runtime
 from aotlm_runtime.cli import main as cli
 from tests.runtime import fake
 from tests.runtime.terminal import ENVIRONMENT
@@ -66,6 +67,55 @@ def test_an_error_is_one_line_and_exit_1(
 def test_wrong_usage_is_exit_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(words) == 2
     assert "usage: aotlm-run" in capsys.readouterr().err
+
+
+def test_a_mistyped_word_is_told_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["chta", "x"]) == 2
+    assert "there is no command 'chta'; did you mean chat?" in capsys.readouterr().err
+    assert cli.main(["run", "x", "--tempreature=1"]) == 2
+    err = capsys.readouterr().err
+    assert "there is no flag --tempreature; did you mean --temperature?" in err
+    assert err.startswith("usage: aotlm-run run")
+
+
+def test_the_version_is_one_line_and_with_v_python_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"aotlm-run {aotlm_runtime.__version__}\n"
+    assert cli.main(["--version", "-v"]) == 0
+    assert f"\npython {sys.version.split()[0]}\n" in capsys.readouterr().out
+
+
+def test_quiet_leaves_only_the_answer(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", str(bundle), "--prompt", "abdf", "--context", "8"]
+    for quiet in ("-q", "--quiet"):
+        assert cli.main([*words, quiet]) == 0
+        out, err = capsys.readouterr()
+        assert (bool(out), err) == (True, "")
+    assert cli.main([*words, "-q", "--top-p", "2"]) == 1
+    assert capsys.readouterr().err.startswith("error: top_p")
+    assert cli.main(words) == 0
+    assert "prefill" in capsys.readouterr().err
+
+
+def test_the_penalty_has_both_of_its_names(
+    bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("--repeat-penalty", "--repetition-penalty"):
+        assert cli.main(["run", str(bundle), "--prompt", "x", f"{name}=-1"]) == 1
+        assert capsys.readouterr().err.startswith("error: repeat_penalty is -1.0")
+
+
+def test_what_nobody_expected_is_one_sentence(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise ZeroDivisionError("by\nnought")
+
+    monkeypatch.setattr("aotlm_runtime.bundle.reader.open_bundle", fail)
+    assert cli.main(["verify", str(bundle)]) == 1
+    assert capsys.readouterr().err.startswith("error: unexpected ZeroDivisionError: by nought; run")
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["verify", str(bundle), "--debug"])
 
 
 def test_help_is_exit_0_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,7 +187,6 @@ def test_every_flag_of_an_answer_reaches_it(
     ("words", "sentence"),
     [
         (["--top-p", "2"], "error: top_p is 2.0, but must be above 0, up to 1"),
-        (["--kv-dtype", "bf16"], "error: a cache of bf16 is not possible"),
         (["--stop", ""], "error: a stop string is empty"),
         (["--raw", "--system", "x"], "error: a system message needs a chat template"),
     ],
@@ -189,14 +238,18 @@ def test_inspect_prints_what_a_bundle_is(bundle: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "run", "chat"])
 def test_a_spoiled_bundle_is_refused_by_every_command(
-    bundle: Path, command: str, capsys: pytest.CaptureFixture[str]
+    bundle: Path,
+    command: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
     weights = bundle / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     assert cli.main([command, str(bundle)]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("error: 'weights.safetensors' in ")
+    assert err.startswith("error: the block at byte 4096 of 'weights.safetensors' in ")
 
 
 def test_verify_says_what_it_verified(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -133,8 +133,10 @@ def test_no_space_is_added_before_what_was_typed(tokenizer: HfTokenizer) -> None
 
 
 def test_text_without_a_template_is_continued_as_typed_unless_raw() -> None:
-    text = text_of(bpe(), "", bos_token="<s>")
-    assert [text.token(id) for id in text.encode("a[INST]", raw=False)][1:] == ["", *"a[INST]"]
+    tokenizer = bpe()
+    text = text_of(tokenizer, "", bos_token="<s>")
+    ids = text.encode("a[INST]", raw=False)[1:]
+    assert [tokenizer.decode([id]) for id in ids] == ["", *"a[INST]"]
     assert text.encode("a[INST]", raw=False)[0] == 0
     assert text.encode("a[INST]", raw=True)[-1] == 1
 
@@ -153,7 +155,9 @@ def test_a_control_token_that_cannot_be_written_as_text_is_refused() -> None:
     tokenizer.add_special_tokens(["[CLS]"])
     text = text_of(tokenizer, "{{ messages[0].content }}")
     assert text.encode_chat([{"role": "user", "content": "a a"}]) == [1, 1]
-    with pytest.raises(errors.PromptInvalid, match=r"write 'a \[CLS\]' only with a control token"):
+    with pytest.raises(
+        errors.PromptInvalidError, match=r"write 'a \[CLS\]' only with a control token"
+    ):
         text.encode_chat([{"role": "user", "content": "a [CLS]"}])
 
 

@@ -46,3 +46,12 @@ def test_the_default_respects_affinity_and_limit(monkeypatch: pytest.MonkeyPatch
 
 def test_this_cpu_has_features() -> None:
     assert cpu.cpu_features()
+
+
+def test_a_cpu_is_told_by_its_family_and_model(tmp_path: Path) -> None:
+    block = "vendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\n"
+    path = tmp_path / "cpuinfo"
+    path.write_text(f"processor\t: 0\n{block}\nprocessor\t: 1\nmodel\t\t: 3\n\n")
+    assert cpu.read_cpu(path) == cpu.Cpu("AuthenticAMD", "AMD EPYC", 26, 2)
+    path.write_text("Features\t: fp asimd\n")
+    assert cpu.read_cpu(path) == cpu.Cpu("unknown", "unknown CPU", 0, 0)

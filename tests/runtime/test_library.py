@@ -26,22 +26,22 @@ def test_the_library_with_most_features_of_the_cpu_is_chosen() -> None:
 
 def test_missing_features_are_named(bundle: Path, stub: bytes) -> None:
     fake.write_bundle(bundle, stub, features=["sse2", "no_such_b", "no_such_a"])
-    with pytest.raises(errors.CpuUnsupported, match="test needs no_such_a, no_such_b;"):
+    with pytest.raises(errors.CpuUnsupportedError, match="test needs no_such_a, no_such_b;"):
         load(bundle)
 
 
 def test_a_library_of_another_abi_is_refused(stub: bytes) -> None:
-    with pytest.raises(errors.LibraryInvalid, match="but the manifest says"):
+    with pytest.raises(errors.LibraryInvalidError, match="but the manifest says"):
         CompiledModel(stub, fake.abi(max_chunk_tokens=16))
 
 
 def test_a_library_that_does_not_load_is_refused() -> None:
-    with pytest.raises(errors.LibraryInvalid, match="cannot load the compiled library"):
+    with pytest.raises(errors.LibraryInvalidError, match="cannot load the compiled library"):
         CompiledModel(b"no library", fake.abi())
 
 
 def test_a_library_without_an_entry_point_is_refused(stub: bytes) -> None:
-    with pytest.raises(errors.LibraryInvalid, match="no_entry"):
+    with pytest.raises(errors.LibraryInvalidError, match="no_entry"):
         CompiledModel(stub, msgspec.structs.replace(fake.abi(), decode="no_entry"))
 
 
@@ -57,7 +57,7 @@ def test_an_error_code_becomes_the_manifests_sentence(stub: bytes) -> None:
         np.zeros((1, 1, fake.VOCAB_SIZE), np.float32),
     )
     sentence = "prefill of 33 tokens at position 7 failed with code 1: too many tokens"
-    with pytest.raises(errors.CallFailed, match=sentence):
+    with pytest.raises(errors.CallFailedError, match=sentence):
         compiled.forward("prefill", *arguments)
 
 

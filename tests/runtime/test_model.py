@@ -39,14 +39,14 @@ def test_a_model_without_a_template_continues_the_text(bundle: Path, stub: bytes
     (bundle / "tokenizer/chat_template.jinja").unlink()
     model = aotlm_runtime.load(fake.write_bundle(bundle, stub, template=None))
     assert "".join(model.generate("abcd")) == text_after(list(b"abcd"))
-    with pytest.raises(errors.TokenizerInvalid, match="no chat template"):
+    with pytest.raises(errors.TemplateMissingError, match="no chat template"):
         list(model.chat().send("abcd"))
 
 
 def test_a_system_message_comes_first_and_needs_a_template(model: Model) -> None:
     ids = model.encode("abc", system="s")
     assert model.text.decode(ids) == "<|system|>sabc"
-    with pytest.raises(errors.OptionInvalid, match="a system message needs a chat template"):
+    with pytest.raises(errors.OptionInvalidError, match="a system message needs a chat template"):
         model.encode("abc", system="s", raw=True)
 
 
@@ -100,13 +100,12 @@ def test_the_same_prompt_again_gives_the_same_text(model: Model) -> None:
         ({"context": 0}, "a context of 0 tokens"),
         ({"threads": 0}, "0 threads are not possible"),
         ({"threads": 1000}, "takes 1 to 256"),
-        ({"kv_dtype": "f16"}, "a cache of f16 is not possible: the bundle was compiled for f32"),
     ],
 )
 def test_impossible_options_are_refused(
     bundle: Path, options: dict[str, Any], sentence: str
 ) -> None:
-    with pytest.raises(errors.OptionInvalid, match=sentence):
+    with pytest.raises(errors.OptionInvalidError, match=sentence):
         aotlm_runtime.load(bundle, **options)
 
 

@@ -39,5 +39,5 @@ def test_perplexity_is_what_its_definition_says(bundle: Path, n_tokens: int, con
 
 
 def test_one_token_is_too_few(model: Model) -> None:
-    with pytest.raises(errors.TextInvalid, match="has 1 tokens, but a score needs at least 2"):
+    with pytest.raises(errors.TextInvalidError, match="has 1 tokens, but a score needs at least 2"):
         score(model.session, [97])

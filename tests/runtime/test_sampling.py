@@ -127,7 +127,7 @@ def test_the_smallest_of_equal_ids_is_chosen() -> None:
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_logits_that_are_not_numbers_are_refused(bad: float, temperature: float) -> None:
     sampler = Sampler(SamplingParams(temperature=temperature), 3)
-    with pytest.raises(errors.LogitsInvalid, match="of id 1"):
+    with pytest.raises(errors.LogitsInvalidError, match="of id 1"):
         sampler.sample(np.array([1, bad, 3], np.float32), [])
 
 
@@ -142,14 +142,43 @@ def test_logits_that_are_not_numbers_are_refused(bad: float, temperature: float)
         ({"top_p": 1.1}, "top_p is 1.1"),
         ({"min_p": -0.1}, "min_p is -0.1"),
         ({"min_p": 1.1}, "min_p is 1.1, but must be from 0"),
+        ({"top_k": -(10**400)}, "top_k is -1000"),
         ({"repeat_penalty": 0.0}, "repeat_penalty is 0.0, but must be above 0"),
+        ({"repeat_penalty": 9e-7}, "9e-07, but must be above 0, from 1e-06 to 1e"),
+        ({"repeat_penalty": 2e6}, r"repeat_penalty is 2000000.0, but"),
         ({"seed": -1}, "seed is -1, but must be from 0 to"),
         ({"seed": 1 << 63}, "seed is 9223372036854775808"),
     ],
 )
 def test_values_outside_their_range_are_refused(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(errors.OptionInvalid, match=sentence):
+    with pytest.raises(errors.OptionInvalidError, match=sentence):
         SamplingParams(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0.0, "top_p": 1.0, "min_p": 0.0, "seed": 0},
+        {"top_p": 5e-324, "min_p": 1.0, "seed": (1 << 63) - 1},
+        {"temperature": 1.7e308, "top_k": 10**400},
+        {"repeat_penalty": 1e-6},
+        {"repeat_penalty": 1e6},
+    ],
+)
+@pytest.mark.parametrize("spread", [0.0, 1.0, 1e4])
+@pytest.mark.filterwarnings("error")
+def test_the_limits_of_each_number_still_choose_a_token(
+    options: dict[str, Any], spread: float
+) -> None:
+    sampling = SamplingParams(**{"temperature": 1.0, **options})
+    assert 0 <= Sampler(sampling, V).sample(random_logits(0, spread), IDS) < V
+
+
+@pytest.mark.parametrize("temperature", [1e-46, 5e-324])
+def test_a_temperature_that_f32_rounds_to_zero_is_greedy(temperature: float) -> None:
+    logits = random_logits(0)
+    sampler = Sampler(SamplingParams(temperature=temperature, seed=1), V)
+    assert sampler.sample(logits, IDS) == int(np.argmax(logits[:V]))
 
 
 def test_log_probabilities_are_those_of_torch() -> None:

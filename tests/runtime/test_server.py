@@ -16,28 +16,9 @@ import pytest
 
 from aotlm_runtime.cli import main as cli
 from tests.runtime import fake
-from tests.runtime.serving import Server, eventually, serving
+from tests.runtime.conftest import SLOW_SECONDS
+from tests.runtime.serving import ABC, CHAT, Server, eventually, serving
 from tests.runtime.test_model import chat_ids, text_after
-
-ABC = [{"role": "user", "content": "abc"}]
-CHAT = "/v1/chat/completions"
-SLOW_SECONDS = 0.02  # a call of the slow stub; its answers never end before the context does
-
-
-@pytest.fixture(scope="module")
-def fast(tmp_path_factory: pytest.TempPathFactory, stub: bytes) -> Iterator[Server]:
-    """A server whose calls take no time."""
-    with serving(fake.write_bundle(tmp_path_factory.mktemp("fast"), stub)) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def slow_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("slow")
-    library = folder / "stub.so"
-    numbers = {"END_EVERY": 1 << 30, "DELAY_MICROSECONDS": round(SLOW_SECONDS * 1e6)}
-    fake.compile_stub(library, fake.abi(), **numbers)
-    return fake.write_bundle(folder / "bundle", library.read_bytes())
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +195,8 @@ def test_content_in_parts_and_older_answers_are_read(fast: Server) -> None:
         ({"temperature": "warm"}, "temperature is not valid: Expected `float | null`, got `str`"),
         ({"temperature": -1}, "temperature is -1.0, but must be 0"),
         ({"top_p": 0}, "top_p is 0.0"),
-        ({"seed": -1}, "seed is -1"),
+        ({"seed": 1 << 63}, "seed is 9223372036854775808"),
+        ({"seed": -(1 << 63) - 1}, "seed is -9223372036854775809"),
         ({"max_tokens": 0}, "cannot generate 0 tokens"),
         ({"stop": [""]}, "a stop string is empty"),
         ({"n": 2}, "n is 2, which this server cannot do"),
@@ -223,7 +205,6 @@ def test_content_in_parts_and_older_answers_are_read(fast: Server) -> None:
         ({"logit_bias": {"5": 1}}, "logit_bias is"),
         ({"logprobs": True, "top_logprobs": 21}, "20 are the most"),
         ({"top_logprobs": 2}, "top_logprobs needs logprobs"),
-        ({"temprature": 1}, "unknown field `temprature`"),
         ({"messages": [{"role": "user", "content": "x" * 300}]}, "303 tokens, but the context hol"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "is not"),
     ],
@@ -243,7 +224,16 @@ def test_a_bad_request_gets_400_and_a_sentence(
 
 @pytest.mark.parametrize(
     ("prompt", "sentence"),
-    [(["a", "b"], "2 prompts"), ([1, 259], "the token id 259"), ([], "has no tokens")],
+    [
+        (["a"] * 257, "257 prompts, but a request takes up to 256"),
+        (["a", 1], "mixes token ids with prompts"),
+        (["a", [1, -1]], "the token id -1, but the model's go from 0 to 258"),
+        ([1, 259], "the token id 259"),
+        ([-1], "the token id -1"),
+        ([10**30], "the token id 10000000000000000000, but"),
+        ([], "has no tokens"),
+        (["a", ""], "has no tokens"),
+    ],
 )
 def test_a_bad_prompt_gets_400(fast: Server, prompt: object, sentence: str) -> None:
     response = httpx.post(fast.url + "/v1/completions", json={"prompt": prompt})
@@ -344,6 +334,8 @@ def test_a_full_queue_gets_429_and_a_time_to_retry(narrow: Server) -> None:
         with pytest.raises(openai.RateLimitError, match="1 requests are waiting") as caught:
             narrow.client().chat.completions.create(model="local", messages=ABC)
         assert int(caught.value.response.headers["Retry-After"]) >= 1
+        # the limit comes before the prompt is made, and what is wrong with it found
+        assert post(narrow, messages=[{"role": "nobody"}]).status_code == 429
         done.set()
         assert waits.result().status_code == 200
 

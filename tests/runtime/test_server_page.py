@@ -8,6 +8,7 @@ from selenium.webdriver import Chrome, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
+from aotlm_runtime.server.sse import SILENCE_SECONDS
 from tests.chromium import browsing
 from tests.runtime import fake
 from tests.runtime.serving import eventually, serving
@@ -110,6 +111,36 @@ def test_the_stop_button_ends_the_answer_and_keeps_the_chat(page: Chrome, tmp_pa
         wait(page, lambda: is_ready(page) and "cut short" in note(page))
         assert texts(page, "assistant")[0] == stopped
         assert len(texts(page, "assistant")[1]) == 4
+
+
+def test_an_empty_temperature_is_the_servers(page: Chrome, bundle: Path) -> None:
+    with serving(bundle, "--temperature", "3", "--seed", "3") as server:
+        asked = {"model": "local", "messages": [{"role": "user", "content": "abc"}]}
+        told, greedy = (
+            server.client().chat.completions.create(**asked, **given).choices[0].message.content
+            for given in ({}, {"temperature": 0})
+        )
+        assert told != greedy
+        page.get(server.url)
+        send(page, "abc")
+        wait(page, lambda: is_ready(page) and texts(page, "assistant") == [told])
+        page.find_element(By.ID, "new").click()
+        page.find_element(By.CSS_SELECTOR, "summary").click()
+        page.find_element(By.ID, "temperature").send_keys("0")
+        send(page, "abc")
+        wait(page, lambda: is_ready(page) and texts(page, "assistant") == [greedy])
+
+
+def test_a_silence_before_the_answer_is_no_error(page: Chrome, tmp_path: Path) -> None:
+    library = tmp_path / "stub.so"
+    fake.compile_stub(library, fake.abi(), DELAY_MICROSECONDS=round(1.2e6 * SILENCE_SECONDS))
+    with serving(fake.write_bundle(tmp_path / "bundle", library.read_bytes())) as server:
+        page.get(server.url)
+        page.find_element(By.CSS_SELECTOR, "summary").click()
+        page.find_element(By.ID, "limit").send_keys("1")
+        send(page, "abc")
+        wait(page, lambda: is_ready(page) and "cut short" in note(page))
+        assert texts(page, "assistant") == [text_after(chat_ids("abc"), 1)]
 
 
 def test_thinking_is_folded_away(page: Chrome, tmp_path: Path) -> None:

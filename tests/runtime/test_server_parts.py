@@ -19,6 +19,7 @@ from aotlm_runtime.server.fair_lock import Cancelled, FifoLock, ScheduledModel
 from aotlm_runtime.server.pool import Pool, Slot
 from aotlm_runtime.server.request_queue import RequestQueue
 from tests.runtime import fake
+from tests.runtime.serving import eventually
 
 ANSWER = GenerationOptions(max_tokens=4)
 
@@ -48,10 +49,6 @@ def test_clients_take_turns_and_keep_their_order() -> None:
     assert not waiting.remove("z", "z1")
     assert len(waiting) == 5
     assert [waiting.pop() for _ in range(6)] == ["a1", "b1", "c1", "a3", "b2", None]
-
-
-def test_a_queue_of_length_zero_is_always_full() -> None:
-    assert RequestQueue[str](0).is_full
 
 
 def test_turns_are_taken_in_the_order_of_asking() -> None:
@@ -84,6 +81,40 @@ def test_a_cancelled_session_makes_no_call_and_stays_whole(model: Model) -> None
     shared.is_cancelled = False
     assert session.position == 3
     assert np.argmax(session.decode(100)[:259]) == fake.expected(ids("abcd"), 1)[0]
+
+
+def test_a_session_that_is_cancelled_while_it_waits_for_its_turn_makes_no_call(
+    model: Model,
+) -> None:
+    turns, ended = FifoLock(), list[Exception]()
+    shared = ScheduledModel(model.session.compiled, turns)
+    session = model.session.fork(shared)
+
+    def call() -> None:
+        try:
+            session.prefill(ids("abc"))
+        except Cancelled as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=call)
+    with turns:
+        thread.start()
+        assert eventually(lambda: bool(turns._waiters))
+        shared.is_cancelled = True
+    thread.join(10)
+    assert len(ended) == 1
+    assert session.tokens == []
+
+
+@pytest.mark.parametrize(("n_shared", "is_kept"), [(10, True), (9, False)])
+def test_a_session_goes_on_if_that_keeps_half_of_what_it_holds(
+    model: Model, n_shared: int, is_kept: bool
+) -> None:
+    pool = Pool(model, 2)
+    first, _ = answer(pool, ids("x" * 17))
+    assert first.model.session.position == 20
+    second = pool.take(ids("x" * n_shared + "yz"))
+    assert (second is first) is is_kept
 
 
 def test_a_conversation_goes_on_where_its_cache_is(model: Model) -> None:
@@ -172,7 +203,7 @@ def test_the_state_of_every_layout_is_copied_up_to_a_position(model: Model) -> N
 def test_a_state_that_cannot_be_cut_is_not_copied(model: Model) -> None:
     fork = model.session.fork(model.session.compiled)
     fork.is_rewindable = False
-    with pytest.raises(errors.OptionInvalid, match="cannot be cut"):
+    with pytest.raises(errors.OptionInvalidError, match="cannot be cut"):
         fork.copy_prefix(model.session, 3)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from aotlm_runtime import errors
+from aotlm_runtime.bundle.manifest import Bytes
 from aotlm_runtime.compiled.library import CompiledModel
 from aotlm_runtime.compiled.session import Session, common_prefix
 from aotlm_runtime.host import memory
@@ -46,6 +47,18 @@ def test_scoring_gives_a_row_for_each_token(start: Callable[..., Session]) -> No
     np.testing.assert_array_equal(rows, [other.decode(token).copy() for token in IDS[:100]])
 
 
+def test_the_workspace_has_room_for_every_row_that_scoring_asks_for(tmp_path: Path) -> None:
+    """A call of a full chunk asks for one row, a call of scoring for one a token."""
+    abi = fake.abi(prefill_workspace=Bytes(T=16, R=1000, threads=64))
+    fake.compile_stub(tmp_path / "stub.so", abi, WORKSPACE_PER_ROW=1000)
+    compiled = CompiledModel((tmp_path / "stub.so").read_bytes(), abi)
+    weights = np.full(4096, fake.WEIGHT, np.int8)
+    session = Session(compiled, abi, weights, fake.VOCAB_SIZE, fake.CONTEXT, 3)
+    scored = list(session.score(IDS[:40]))
+    assert [len(chunk) for chunk in scored] == [32, 8]
+    np.testing.assert_array_equal(session.decode(IDS[40]), session._logits[0])
+
+
 @pytest.mark.parametrize("rewindable", [True, False])
 @pytest.mark.parametrize("position", [0, 1, 40, 70])
 def test_rewinding_and_continuing_equals_a_fresh_run(
@@ -63,10 +76,12 @@ def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(
     start: Callable[..., Session],
 ) -> None:
     session = start(context=100)
-    with pytest.raises(errors.ContextExceeded, match="has 101 tokens, but the context holds 100"):
+    with pytest.raises(
+        errors.ContextExceededError, match="has 101 tokens, but the context holds 100"
+    ):
         session.prefill(IDS[:101])
     session.prefill(IDS[:90])
-    with pytest.raises(errors.ContextExceeded, match="11 tokens after 90 earlier ones"):
+    with pytest.raises(errors.ContextExceededError, match="11 tokens after 90 earlier ones"):
         session.prefill(IDS[:11])
     assert session.position == 90
 
@@ -89,7 +104,7 @@ def test_state_that_cannot_be_rewound_is_only_kept_whole(start: Callable[..., Se
 
 
 def test_nothing_to_prefill_is_refused(start: Callable[..., Session]) -> None:
-    with pytest.raises(errors.PromptInvalid, match="no tokens"):
+    with pytest.raises(errors.PromptInvalidError, match="no tokens"):
         start().prefill([])
 
 

@@ -132,5 +132,5 @@ def test_stop_strings_are_looked_for_in_the_answer_alone() -> None:
     ],
 )
 def test_options_outside_their_range_are_refused(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(errors.OptionInvalid, match=sentence):
+    with pytest.raises(errors.OptionInvalidError, match=sentence):
         GenerationOptions(**options)

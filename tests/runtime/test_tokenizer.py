@@ -70,6 +70,66 @@ def test_chat_ids_equal_those_of_transformers(template: str, n_messages: int) ->
     assert Tokenizer(files(template)).encode_chat(messages) == wanted
 
 
+SETTINGS = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+    "{{ note }}"
+)
+
+
+@pytest.mark.parametrize("template", [CHATML, fake.TEMPLATE, LOOPS])
+@pytest.mark.parametrize("said", ["Once upon", "It is ", "  a\n", "twice twice"])
+def test_the_last_message_is_continued_as_transformers_does(template: str, said: str) -> None:
+    reference = PreTrainedTokenizerFast(
+        tokenizer_object=fake.byte_tokenizer(),
+        bos_token="<|user|>",
+        eos_token="<|end|>",
+        chat_template=template,
+    )
+    messages = [*MESSAGES, {"role": "assistant", "content": said}]
+    wanted = reference.apply_chat_template(
+        messages, tokenize=True, continue_final_message=True, return_dict=False
+    )
+    assert Tokenizer(files(template)).encode_chat(messages, ending="continue") == wanted
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [("{{ messages | length }}", "Yes"), (REASONING, "<think>hm</think>Yes"), ("no", "")],
+)
+def test_a_message_that_the_template_changes_cannot_be_continued(template: str, said: str) -> None:
+    messages = [*MESSAGES, {"role": "assistant", "content": said}]
+    with pytest.raises(errors.TemplateFailedError, match="does not write out the last message"):
+        Tokenizer(files(template)).encode_chat(messages, ending="continue")
+
+
+@pytest.mark.parametrize("settings", [{}, {"enable_thinking": False}, {"note": "Hm", "x": 1}])
+@pytest.mark.parametrize("asks", [True, False])
+def test_settings_of_a_template_are_those_of_transformers(
+    settings: dict[str, Any], asks: bool
+) -> None:
+    reference = PreTrainedTokenizerFast(
+        tokenizer_object=fake.byte_tokenizer(), chat_template=SETTINGS
+    )
+    wanted = reference.apply_chat_template(
+        MESSAGES[:1], tokenize=True, add_generation_prompt=asks, return_dict=False, **settings
+    )
+    text = Tokenizer(files(SETTINGS))
+    ending: Any = "ask" if asks else "none"
+    assert text.encode_chat(MESSAGES[:1], ending=ending, settings=settings) == wanted
+
+
+def test_a_setting_is_text_and_overrides_nothing_that_is_given_anyway() -> None:
+    text = Tokenizer(files(SETTINGS))
+    ids = text.encode_chat(MESSAGES[:1], settings={"note": "<|end|>", "messages": [], "self": 1})
+    assert ids[-7:] == list(b"<|end|>")
+    assert ids.count(fake.END) == 1
+    assert text.template is not None
+    assert text.template.reads("enable_thinking")
+    assert not text.template.reads("enable")
+
+
 def test_the_configuration_can_hold_the_template_too() -> None:
     named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]
     for source in ("yes", named):
@@ -80,7 +140,9 @@ def test_the_configuration_can_hold_the_template_too() -> None:
 
 def test_a_template_can_refuse_the_messages() -> None:
     text = Tokenizer(files("{{ raise_exception('roles must alternate') }}"))
-    with pytest.raises(errors.TemplateFailed, match="failed on 3 messages: roles must alternate"):
+    with pytest.raises(
+        errors.TemplateFailedError, match="failed on 3 messages: roles must alternate"
+    ):
         text.encode_chat(MESSAGES)
 
 
@@ -95,12 +157,12 @@ def test_a_template_can_refuse_the_messages() -> None:
     ],
 )
 def test_a_template_cannot_leave_the_sandbox_or_crash(template: str) -> None:
-    with pytest.raises(errors.TemplateFailed):
+    with pytest.raises(errors.TemplateFailedError):
         Tokenizer(files(template)).encode_chat(MESSAGES)
 
 
 def test_a_template_with_wrong_syntax_is_named() -> None:
-    with pytest.raises(errors.TemplateFailed, match="does not compile"):
+    with pytest.raises(errors.TemplateInvalidError, match="does not compile"):
         Tokenizer(files("{% if %}")).encode_chat(MESSAGES)
 
 
@@ -109,7 +171,7 @@ def test_the_vocabulary_ends_behind_the_largest_id_with_text() -> None:
 
 
 def test_text_without_utf8_is_refused() -> None:
-    with pytest.raises(errors.PromptInvalid, match="not valid UTF-8 at character 1"):
+    with pytest.raises(errors.PromptInvalidError, match="not valid UTF-8 at character 1"):
         Tokenizer(files("")).encode("a\udc80")
 
 
@@ -121,10 +183,10 @@ def test_text_without_utf8_is_refused() -> None:
     ],
 )
 def test_broken_files_are_named(changes: dict[str, bytes], sentence: str) -> None:
-    with pytest.raises(errors.TokenizerInvalid, match=sentence):
+    with pytest.raises(errors.TokenizerInvalidError, match=sentence):
         Tokenizer({**files("{{ bos_token }}"), **changes}).encode_chat(MESSAGES)
 
 
 def test_a_missing_tokenizer_is_named() -> None:
-    with pytest.raises(errors.TokenizerInvalid, match=r"has no tokenizer\.json, only a\.txt"):
+    with pytest.raises(errors.TokenizerInvalidError, match=r"has no tokenizer\.json, only a\.txt"):
         Tokenizer({"a.txt": b""})

@@ -77,6 +77,24 @@ def test_it_prepares_again_when_the_lock_changed_or_it_was_interrupted(project: 
     assert _bootstrap(project, "python", "-c", "import aotlm").returncode == 0
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_copy_of_the_tree_runs_its_own_sources(project: Path, is_whole: bool) -> None:
+    _bootstrap(project)
+    if not is_whole:
+        (project / ".venv" / ".aotlm-lock").unlink()
+    copy = project.with_name("a copy")
+    shutil.copytree(project, copy, symlinks=True)
+    (copy / "aotlm" / "__init__.py").write_text("edited = True")
+    show = ("python", "-c", "import aotlm; print(aotlm.__file__, aotlm.edited)")
+    done = _bootstrap(copy, *show)
+    assert done.stdout == f"{copy / 'aotlm' / '__init__.py'} True\n", done.stderr
+    assert done.stderr.startswith(f"{copy / '.venv'} was made in another folder and is made anew\n")
+    scripts = [path for path in (copy / ".venv" / "bin").iterdir() if path.is_file()]
+    assert not [path for path in scripts if f"{project}/" in path.read_text(errors="replace")]
+    assert _bootstrap(copy, "true").stderr == ""
+    assert (_bootstrap(project, "true").stderr == "") == is_whole
+
+
 def test_a_missing_torch_names_the_variable_to_set(project: Path) -> None:
     lock = f"torch==2.13.0+cpu --hash=sha256:{'0' * 64}\n"
     (project / "docker" / "requirements.lock").write_text(lock)
@@ -90,7 +108,7 @@ def test_a_missing_torch_names_the_variable_to_set(project: Path) -> None:
 def test_without_python_3_11_it_is_one_sentence(project: Path, tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
-    for name in ("sh", "cat", "cut", "dirname", "mktemp", "rm", "sha256sum", "grep", "tail"):
+    for name in ("sh", "cat", "cut", "dirname", "mktemp", "rm", "sed", "sha256sum", "grep", "tail"):
         found = shutil.which(name)
         assert found
         (tools / name).symlink_to(found)

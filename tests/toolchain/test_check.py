@@ -1,9 +1,11 @@
 """The check of the installed toolchain."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
+from aotlm.codegen import tools
 from aotlm.errors import AotlmError
 from aotlm.support import build_record
 from aotlm.support.build_record import RECORDED, toolchain_versions
@@ -29,6 +31,18 @@ def test_everything_wrong_or_missing_is_in_one_sentence() -> None:
     assert "no-such-wheel is missing (pinned: 2.0)" in message
     assert f"ziglang is {pins.wheels['ziglang']} (pinned: 0.1)" in message
     assert message.endswith("run ./bootstrap again")
+
+
+def test_a_tool_that_does_not_start_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "llc"
+    broken.write_text("#!/bin/sh\necho no such library >&2\nexit 127\n")
+    broken.chmod(0o755)
+    real = tools.tool_path
+    monkeypatch.setattr(tools, "tool_path", lambda name: broken if name == "llc" else real(name))
+    with pytest.raises(AotlmError, match=r"llc --version' does not run here \(no such library\)"):
+        check_toolchain()
 
 
 def test_a_missing_wheel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

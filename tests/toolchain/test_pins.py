@@ -7,7 +7,15 @@ import pytest
 
 from aotlm.errors import AotlmError
 from aotlm.toolchain.lock import write_lock
-from aotlm.toolchain.pins import LOCKS, PINS, ROOT, LockFile, lock_problems, read_pins
+from aotlm.toolchain.pins import (
+    LOCKS,
+    PINS,
+    ROOT,
+    LockFile,
+    is_pinned_image,
+    lock_problems,
+    read_pins,
+)
 
 
 @pytest.fixture
@@ -80,3 +88,26 @@ def test_broken_pins_are_one_sentence(tmp_path: Path, text: str) -> None:
 def test_missing_pins_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(AotlmError, match="is missing"):
         read_pins(tmp_path / "pins.toml")
+
+
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "is_pinned"),
+    [
+        (f"python@{DIGEST}", True),
+        (f"registry:5000/python:3.11-slim@{DIGEST}", True),
+        (f"python@{DIGEST} ", False),
+        (f"python@{DIGEST}0", False),
+        (f"python@{DIGEST}\n", False),
+        (f"python@{DIGEST[:-1]}", False),
+        (f"python@{DIGEST.upper()}", False),
+        (f"@{DIGEST}", False),
+        ("python:3.11", False),
+    ],
+)
+def test_an_image_is_pinned_by_a_whole_digest_at_the_end_of_its_name(
+    name: str, is_pinned: bool
+) -> None:
+    assert is_pinned_image(name) == is_pinned

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from aotlm.capture.source import ModelSource
 
@@ -42,6 +50,17 @@ def saved(folder: Path, kind: str = "llama", **options: Any) -> PreTrainedModel:
     """Save a random model into the folder and return it."""
     model = tiny_model(kind, **options)
     model.save_pretrained(folder)
+    return model
+
+
+def saved_words(folder: Path, **options: Any) -> PreTrainedModel:
+    """Save a random model whose tokenizer has the words w0, w1, … for its ids; return the model."""
+    model = saved(folder, **options)
+    words = {f"w{index}": index for index in range(model.config.vocab_size)}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="w0")
+    fast.save_pretrained(folder)
     return model
 
 

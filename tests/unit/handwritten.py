@@ -1,6 +1,7 @@
 """A model of forty lines: the next token is always the last one plus one, modulo eight."""
 
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,8 @@ def write_import(out: Path, layout: str = "ab") -> ModelFile:
     for kind in ("prefill", "decode"):
         for name, text in (("forward", _FORWARD), ("subgraph0", _LAYER)):
             (imported / f"{name}_{kind}.mlir").write_text(text.replace("KIND", kind))
-    header = b"{}".ljust(4096 - 8)
+    metadata = {"__metadata__": {"layout_digest": layout * 32}}
+    header = json.dumps(metadata).encode().ljust(4096 - 8)
     weights = len(header).to_bytes(8, "little") + header + bytes(64)
     (imported / "weights.safetensors").write_bytes(weights)
     (imported / "tokenizer" / "tokenizer.json").write_text("{}\n")
@@ -79,7 +81,7 @@ def leave_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     import aotlm.kernels
 
     monkeypatch.setattr(
-        aotlm.kernels, "fill_kernels", lambda path, target: path.read_text(), raising=False
+        aotlm.kernels, "define_kernels", lambda path, target: path.read_text(), raising=False
     )
 
 

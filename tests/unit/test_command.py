@@ -1,13 +1,19 @@
 """The commands: their names and flags, and errors as one sentence and an exit code."""
 
+import os
 import signal
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+import aotlm
 from aotlm.driver.command import flag_words
+from aotlm.driver.main import PROGRAM
+from aotlm.graph.ops import OPS
+from aotlm_runtime.cli.command_line import Command
 from aotlm_runtime.cli.flags import RUN
 
 ROOT = Path(__file__).parents[2]
@@ -15,20 +21,42 @@ FLAGS = {
     "toolchain": ("--engine", "--base-image", "--cache"),
     "image": ("--bundle", "--tag", "--base-image"),
     "import": ("--model", "--revision", "--dtype", "--out", "--force", "--dump-after", "--engine"),
-    "compile": ("--dir", "--target", "--dump-after", "--list-passes", "--engine"),
-    "package": ("--dir", "--out", "--compress", "--engine"),
-    "run": ("--bundle", "--prompt", "--max-tokens", "--raw", "--threads", "--[no-]stats", "--stop"),
+    "compile": (
+        "--dir",
+        "--model",
+        "--dtype",
+        "--target",
+        "--dump-after",
+        "--list-passes",
+        "--list-kernels",
+        "--time-passes",
+        "--engine",
+    ),
+    "package": ("--dir", "--model", "--dtype", "--out", "--compress", "--engine"),
+    "run": (
+        "--bundle",
+        "--dir",
+        "--model",
+        "--dtype",
+        "--prompt",
+        "--repetition-penalty",
+        "--max-tokens",
+        "--raw",
+        "--threads",
+        "--[no-]stats",
+        "--stop",
+    ),
     "repro": ("--model", "--revision", "--dtype", "--target", "--out"),
     "compare": ("--first", "--second"),
     "rebuild": ("--provenance", "--model", "--out"),
     "sign": ("--bundle", "--key", "--sigstore"),
     "verify": ("--bundle", "--key", "--identity", "--identity-provider"),
     "profile": ("--bundle", "--threads"),
-    "check": ("--dir", "--model"),
+    "check": ("--dir", "--model", "--dtype"),
     "demo": ("--prompt", "--dtype", "--temperature"),
     "bench": ("--bundle", "--model", "--peers", "--repeat", "--threads", "--context", "--out"),
     "peers": (),
-    "test": (),
+    "test": ("--quick",),
     "lint": (),
     "lock": (),
 }
@@ -49,7 +77,7 @@ def test_the_list_explains_every_command_in_one_line() -> None:
 @pytest.mark.parametrize("name", FLAGS)
 def test_help_explains_every_flag(name: str) -> None:
     words = _inv("-h", name).stdout.split("Options:")[1]
-    for flag in (*FLAGS[name], "--debug"):
+    for flag in (*FLAGS[name], "--quiet", "--debug"):
         assert any(
             line.split()[0].split("=")[0] == flag and len(line.split()) > 2
             for line in words.splitlines()
@@ -68,7 +96,8 @@ def test_wrong_words_have_exit_code_2() -> None:
     done = _inv("compile", "--dir", "nowhere", "--target", "pentium")
     assert done.returncode == 2
     assert done.stderr.startswith("error: unknown target 'pentium'")
-    assert _inv("run").returncode == 2
+    assert _inv("verify").stderr == "error: no bundle was named; give one with --bundle=PATH\n"
+    assert _inv("verify").returncode == 2
 
 
 @pytest.mark.parametrize("name", ["profile", "bench", "run"])
@@ -87,8 +116,29 @@ def test_a_traceback_comes_only_with_debug(tmp_path: Path) -> None:
 
 def test_list_passes_prints_the_pipeline() -> None:
     lines = _inv("compile", "--list-passes").stdout.splitlines()
-    assert lines[0] == "fill-kernels"
+    assert lines[0] == "define-kernels"
     assert lines[-1].startswith("llc -O3")
+
+
+def test_list_kernels_prints_every_targets_schedule() -> None:
+    lines = _inv("compile", "--list-kernels").stdout.splitlines()
+    assert lines[lines.index("linear bf16") + 3].split() == [
+        "x86-64-v4+bf16", "mr=12,6,4,2,1", "mc=48", "unroll_k=2", "dot=True"
+    ]  # fmt: skip
+    assert lines[-4] == "flash, split_kv"
+
+
+def test_list_kernels_of_a_folder_without_an_import_says_what_to_run(tmp_path: Path) -> None:
+    done = _inv("compile", "--list-kernels", "--dir", str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("is missing; run inv import --force again")
+
+
+def test_list_ops_prints_each_op_with_what_it_means() -> None:
+    lines = _inv("import", "--list-ops", "--engine", "local").stdout.splitlines()
+    assert len(lines) == len(OPS)
+    assert lines[0].split(maxsplit=1) == ["input", "an argument of the program, by name"]
+    assert any(line.startswith("silu ") and "x · sigmoid(x)" in line for line in lines)
 
 
 def test_a_dash_is_taken_as_the_prompt() -> None:
@@ -105,18 +155,83 @@ def test_flags_reach_the_runtime_as_it_has_them() -> None:
     assert flag_words(RUN, {**flags, "raw": False, "stats": True, "stop": []}) == ["--prompt=-"]
 
 
+def _aotlm(*words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from aotlm.driver.main import run; run()", *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd)
+
+
+def test_aotlm_has_every_task_that_needs_no_checkout() -> None:
+    shown = _aotlm("--help").stdout
+    for command in PROGRAM.commands:
+        assert command.name in FLAGS
+        assert f"    {command.name} " in shown
+    ours = {"bench", "profile", "peers", "test", "lint", "lock"}
+    assert {command.name for command in PROGRAM.commands} == FLAGS.keys() - ours
+
+
+@pytest.mark.parametrize("command", PROGRAM.commands, ids=lambda command: command.name)
+def test_every_command_of_aotlm_explains_its_flags_and_has_an_example(command: Command) -> None:
+    shown = _aotlm(command.name, "--help").stdout
+    for flag in (*FLAGS[command.name], "--quiet", "--debug"):
+        assert flag.replace("[no-]", "") in shown
+    assert f"\n  aotlm {command.examples[0]}\n" in shown
+
+
+def test_aotlm_and_inv_say_the_same(tmp_path: Path) -> None:
+    words = ("compile", f"--dir={tmp_path}")
+    assert _aotlm(*words).stderr == _inv(*words).stderr
+    assert _aotlm(*words).returncode == 1
+    assert _aotlm("compile", "--list-passes").stdout == _inv("compile", "--list-passes").stdout
+
+
+def test_the_version_is_one_line_and_with_v_all_that_made_it() -> None:
+    assert _aotlm("--version").stdout == f"aotlm {aotlm.__version__}\n"
+    lines = _aotlm("--version", "-v").stdout.splitlines()
+    assert lines[0] == f"aotlm {aotlm.__version__}"
+    assert [line.split()[0] for line in lines[1:3]] == ["commit", "pins"]
+    assert f"torch {metadata.version('torch')}" in lines
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["complie"], "there is no command 'complie'; did you mean compile?"),
+        (["walk", "--far"], "there is no command 'walk'; --help lists them"),
+        (["compile", "--traget=x"], "there is no flag --traget; did you mean --target?"),
+        (["run", "--promt", "x"], "there is no flag --promt; did you mean --prompt?"),
+        (["run", "--prompt", "two", "words"], "the word 'words' has no meaning here; quote"),
+        ([], "no command was given; choose from import, compile, package"),
+    ],
+)
+def test_a_mistyped_word_is_told_what_was_meant(words: list[str], sentence: str) -> None:
+    done = _aotlm(*words)
+    assert done.returncode == 2
+    assert sentence in done.stderr.splitlines()[-1]
+
+
+def test_invokes_configuration_counts_for_aotlm_too(tmp_path: Path) -> None:
+    (tmp_path / "invoke.yaml").write_text("engine: podman\n")
+    environment = {name: value for name, value in os.environ.items() if name != "AOTLM_ENGINE"}
+    command = [sys.executable, "-c", "from aotlm.driver.main import run; run()", "compile"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.stderr == "error: unknown engine 'podman'; known are auto, docker, local\n"
+
+
 LONG_COMMAND = """
 import tempfile, time
 from invoke import Context
-from aotlm.driver.command import command
+from aotlm.driver.command import as_task
+from aotlm_runtime.cli.command_line import Command, Program
 
-@command("wait")
-def wait(c: Context) -> None:
+def wait(arguments):
     with tempfile.TemporaryDirectory() as folder:
         print(folder, flush=True)
         time.sleep(60)
 
-wait(Context())
+command = Command("wait", "wait for a minute", wait)
+as_task(Program("inv", "", (command,), list), command)(
+    Context(), quiet=False, debug=False
+)
 """
 
 

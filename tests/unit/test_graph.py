@@ -58,6 +58,8 @@ def test_nodes_cannot_be_changed() -> None:
         (lambda: make(ops.MATMUL, [_x(T, 3), _x(4, 2)]), "cannot multiply"),
         (lambda: make(ops.LINEAR, [_x(T, 3), _x(2, 4)]), "has not the 4 columns"),
         (lambda: make(ops.LINEAR, [_x(T, 3), _x(2, 3)], bias=True), "do not match bias"),
+        (lambda: make(ops.LINEAR, [_x(T, 3), _x(2, 3)], gate="mich"), "the gate mich or"),
+        (lambda: make(ops.LINEAR, [_x(T, 3), _x(2, 3)], activation="mich"), "activation mich is"),
         (lambda: make(ops.RMS_NORM, [_x(T, 3), _x(4)], eps=0.0, weight=True), "norm: "),
         (lambda: make(ops.ROTARY, [_x(1, 2, T, 8), _x(1, T, 8), _x(1, T, 4)]), "rotary: "),
     ],
@@ -156,3 +158,9 @@ def test_a_reader_counts_once_however_often_it_reads() -> None:
 
 def test_symbols_of_a_type_are_replaced() -> None:
     assert replace_symbols(TensorType((1, T, C)), {"T": 3}) == TensorType((1, 3, C))
+
+
+def test_the_list_of_ops_is_whole_and_each_has_a_name_of_its_own_and_a_meaning() -> None:
+    assert {op for op in vars(ops).values() if isinstance(op, Op)} <= set(ops.OPS)
+    assert len({op.name for op in ops.OPS}) == len(ops.OPS)
+    assert all(op.doc and not op.doc.endswith(".") and "\n" not in op.doc for op in ops.OPS)

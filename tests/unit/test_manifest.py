@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aotlm_runtime.bundle import manifest as schema
-from aotlm_runtime.errors import ManifestInvalid
+from aotlm_runtime.errors import ManifestInvalidError
 from tests.runtime import fake
 
 
@@ -68,20 +68,59 @@ def test_a_wrong_manifest_is_refused_in_one_sentence(
     path: Path, changes: dict[str, Any], sentence: str
 ) -> None:
     edit(path, **changes)
-    with pytest.raises(ManifestInvalid, match=sentence) as caught:
+    with pytest.raises(ManifestInvalidError, match=sentence) as caught:
         schema.read_manifest(path)
     assert "\n" not in str(caught.value)
+
+
+BLOCKS = {"path": "weights.safetensors", "sha256": "0" * 64, "size_bytes": 8193}
+
+
+@pytest.mark.parametrize(
+    ("size", "blocks", "sentence"),
+    [
+        (4096, ["0"] * 2, "2 digests of blocks for 'weights.safetensors', but its 8193 bytes are"),
+        (4096, ["0"] * 4, "8193 bytes are 3 blocks of 4096; make the bundle again"),
+        (8192, ["0"] * 3, "8193 bytes are 2 blocks of 8192"),
+        (0, ["0"] * 3, "blocks of 0 bytes, but a block must have a multiple of 4096"),
+        (-4096, ["0"] * 3, "blocks of -4096 bytes"),
+        (3000, ["0"] * 3, "blocks of 3000 bytes"),
+        (4096, "0", r"Expected `array`, got `str` - at `\$.files\[3\].block_sha256`"),
+        (4096, [1, 2, 3], r"Expected `str`, got `int` - at `\$.files\[3\].block_sha256\[0\]`"),
+        ("4096", ["0"] * 3, r"Expected `int`, got `str` - at `\$.block_size_bytes`"),
+    ],
+)
+def test_wrong_blocks_are_refused_in_one_sentence(
+    path: Path, size: Any, blocks: Any, sentence: str
+) -> None:
+    files = json.loads(path.read_text())["files"][:-1]
+    right = ["0"] * 3
+    edit(path, files=[*files, {**BLOCKS, "block_sha256": right}], block_size_bytes=4096)
+    assert schema.read_manifest(path).files[-1].block_sha256 == right
+    edit(path, files=[*files, {**BLOCKS, "block_sha256": blocks}], block_size_bytes=size)
+    with pytest.raises(ManifestInvalidError, match=sentence) as caught:
+        schema.read_manifest(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_manifest_of_format_1_is_still_read() -> None:
+    path = Path(__file__).with_name("manifest-1.json")
+    manifest = schema.read_manifest(path)
+    assert (manifest.abi.version, manifest.block_size_bytes) == (1, 0)
+    assert not any(file.block_sha256 for file in manifest.files)
+    assert [tensor.name for tensor in manifest.abi.state][:2] == ["k_cache.0", "v_cache.0"]
+    assert manifest.model.architecture == "Qwen2ForCausalLM"
 
 
 def test_files_out_of_order_are_refused(path: Path) -> None:
     files = json.loads(path.read_text())["files"]
     edit(path, files=files[::-1])
-    with pytest.raises(ManifestInvalid, match="twice or out of order"):
+    with pytest.raises(ManifestInvalidError, match="twice or out of order"):
         schema.read_manifest(path)
 
 
 def test_a_manifest_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ManifestInvalid, match=r"cannot read .*none.json: No such file"):
+    with pytest.raises(ManifestInvalidError, match=r"cannot read .*none.json: No such file"):
         schema.read_manifest(tmp_path / "none.json")
 
 

@@ -7,7 +7,7 @@ import pytest
 from aotlm.graph import ops
 from aotlm.graph.dims import Dim, T
 from aotlm.graph.ir import Graph
-from aotlm.passes.base import run_pipeline
+from aotlm.passes.base import Pass, run_pipeline
 from aotlm.passes.pipeline import graph_pipeline
 from tests.unit.decoders import Sizes, decoder
 from tests.unit.graphs import Model, assert_same, computed
@@ -25,6 +25,19 @@ def test_f32_computes_what_was_captured(tokens: Dim) -> None:
     m = Model()
     # every op between rounds once; 2 layers of about 30 ops
     assert_same(m, *_lowered(m, tokens), tolerance=1e-5)
+
+
+def test_no_pass_changes_the_numbers_by_more_than_a_few_roundings() -> None:
+    m = Model()
+    graphs: list[Graph] = []
+
+    def compare(previous: Pass | None, graph: Graph, next: Pass | None) -> None:
+        if graphs:
+            assert_same(m, graphs[-1], graph, tolerance=1e-5)
+        graphs.append(graph)
+
+    run_pipeline(decoder(m, LAYERS, windows=(None, 3)), graph_pipeline("f32"), compare)
+    assert len(graphs) == len(graph_pipeline("f32")) + 1
 
 
 @pytest.mark.parametrize("tokens", [1, T])

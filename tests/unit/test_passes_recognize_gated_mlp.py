@@ -3,9 +3,10 @@
 import pytest
 
 from aotlm.graph import ops
+from aotlm.graph.activations import ACTIVATIONS
 from aotlm.graph.dims import T
 from aotlm.graph.ir import Graph, Node, Op
-from aotlm.passes.recognize_gated_mlp import ACTIVATIONS, RecognizeGatedMlp
+from aotlm.passes.recognize_gated_mlp import RecognizeGatedMlp
 from tests.unit.graphs import ROUNDING, Model, assert_same, computed, graph_of, the
 
 N = 40  # no multiple of 16: both halves are padded to 48
@@ -32,12 +33,13 @@ def x(m: Model) -> Node:
     return m.input("x", 1, T, 8)
 
 
-@pytest.mark.parametrize("op", ACTIVATIONS)
-def test_every_activation_can_be_a_gate(m: Model, x: Node, op: Op) -> None:
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_every_activation_can_be_a_gate(m: Model, x: Node, name: str) -> None:
+    op = ACTIVATIONS[name].op
     after = _after(m, _gated(m, m.linear(x, "gate", N), m.linear(x, "up", N), op))
     assert computed(after) == ["linear"]
     linear = the(after, ops.LINEAR)
-    assert (linear.attrs["gate"], linear.attrs["n_out"]) == (ACTIVATIONS[op], N)
+    assert (linear.attrs["gate"], linear.attrs["n_out"]) == (name, N)
     assert linear.operands[1].attrs["weight"].arrangement == "gate_up"
     assert linear.operands[1].shape == (96, 8)
 

@@ -9,7 +9,7 @@ from aotlm.passes.specialize_attention import SpecializeAttention
 from tests.unit.graphs import EXACT, Model, assert_same, graph_of, the
 
 
-@pytest.mark.parametrize(("tokens", "kernel"), [(1, "grouped"), (T, "flash")])
+@pytest.mark.parametrize(("tokens", "kernel"), [(1, "split_kv"), (T, "flash")])
 def test_the_number_of_tokens_names_the_kernel(tokens: Dim, kernel: str) -> None:
     m = Model()
     q, k, v = (m.input(name, 1, n, tokens, 4) for name, n in (("q", 6), ("k", 2), ("v", 2)))

@@ -80,7 +80,8 @@ def library_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     objects = [lower_module("pool", _MODULE, how, lambda what: None)]
     objects += link.compile_c((THREADS_SOURCE,), work, failed)
     with pytest.MonkeyPatch.context() as patch:
-        exports = ("_mlir_ciface_owners", "_mlir_ciface_steps", "aotlm_set_threads")
+        names = ("_mlir_ciface_owners", "_mlir_ciface_steps")
+        exports = (*names, "aotlm_set_threads", "aotlm_set_profile")
         patch.setattr(link, "EXPORTS", exports)
         return link.link_shared(objects, work, work, failed)
 
@@ -132,6 +133,44 @@ def test_many_more_threads_than_cpus_do_not_crawl(library: ctypes.CDLL) -> None:
     assert _steps(library, 1000, 1000)
     # 2000 regions took 0.3 s here; spinning threads would need their time slice, 4 ms, each
     assert time.monotonic() - begin < 10
+
+
+@pytest.mark.parametrize(("asked", "most"), [(255, 255), (256, 256), (257, 256), (1000, 256)])
+def test_more_threads_than_the_pool_holds_are_as_many_as_it_holds(
+    library: ctypes.CDLL, asked: int, most: int
+) -> None:
+    library.aotlm_set_threads(asked)
+    owners = _owners(library, 1000)
+    assert max(owners) + 1 == most
+    assert owners == sorted(owners)
+    assert _steps(library, 1000, 3)
+
+
+@pytest.mark.parametrize("asked", [-1, -(1 << 31)])
+def test_a_negative_number_of_threads_is_one_for_each_cpu(library: ctypes.CDLL, asked: int) -> None:
+    library.aotlm_set_threads(asked)
+    assert max(_owners(library, 1000)) + 1 == len(os.sched_getaffinity(0))
+
+
+def test_a_full_table_of_the_profile_takes_no_more_and_nothing_is_lost(
+    library: ctypes.CDLL,
+) -> None:
+    library.aotlm_set_threads(2)
+    guard = 7
+    entries = np.zeros((3, 4), np.uint64)
+    entries[1:] = guard  # what lies behind a table of one entry
+    library.aotlm_set_profile(ctypes.c_void_p(entries.ctypes.data), 1)
+    assert _steps(library, 100, 5)  # regions of two bodies
+    _owners(library, 100)
+    library.aotlm_set_profile(None, 0)
+    body, calls, region_ns, own_ns = entries[0].tolist()
+    assert body
+    assert calls == 5
+    assert region_ns >= own_ns > 0
+    assert (entries[1:] == guard).all()
+    before = entries.copy()
+    assert _steps(library, 100, 5)
+    assert np.array_equal(entries, before)
 
 
 @pytest.mark.parametrize("threads", [2, 16])
@@ -192,6 +231,24 @@ time.sleep(0.5)
 print(time.process_time() - before)
 """
     assert float(_python(code, library_path)) < 0.05
+
+
+def test_a_library_that_was_closed_after_a_run_leaves_its_threads_a_home(
+    library_path: Path,
+) -> None:
+    code = """
+import time, _ctypes
+for _ in range(3):
+    library = ctypes.CDLL(sys.argv[1])
+    library.aotlm_set_threads(3)
+    assert _steps(library, 100, 50)
+    _ctypes.dlclose(library._handle)
+    time.sleep(0.02)  # its threads go to sleep, and would wake in memory that is gone
+again = ctypes.CDLL(sys.argv[1])
+assert _steps(again, 100, 50)
+print("alive")
+"""
+    assert _python(code, library_path) == "alive"
 
 
 def test_libomp_and_torch_in_the_same_process_change_nothing(library_path: Path) -> None:

@@ -33,6 +33,20 @@ def test_a_type_that_does_not_follow_from_the_operands(x: Node) -> None:
         verify(Graph((x,), (x, wrong), (wrong,)))
 
 
+def test_a_node_that_does_not_fit_its_operands(x: Node) -> None:
+    y = Model().input("y", 1, T, 9)
+    wrong = Node(ops.ADD, (x, y), {}, x.type)
+    with pytest.raises(InvalidGraph, match="add has no type: cannot broadcast") as caught:
+        verify(Graph((x, y), (x, y, wrong), (wrong,)))
+    assert caught.value.node is wrong
+
+
+def test_a_node_with_an_attribute_that_its_op_has_not(x: Node) -> None:
+    wrong = Node(ops.NEG, (x,), {"scale": 2.0}, x.type)
+    with pytest.raises(InvalidGraph, match=r"neg has no type: .*scale"):
+        verify(Graph((x,), (x, wrong), (wrong,)))
+
+
 def test_an_input_that_is_not_among_the_inputs(x: Node) -> None:
     y = make(ops.NEG, [x])
     with pytest.raises(InvalidGraph, match="the input x is not among the Graph's inputs"):

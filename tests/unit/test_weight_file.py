@@ -157,6 +157,7 @@ def test_the_metadata_is_sorted_and_says_what_each_tensor_is_made_of(tmp_path: P
     with safe_open(tmp_path / "w.safetensors", framework="np") as file:
         metadata = file.metadata()
     assert metadata["a"] == "1"
+    assert metadata["layout_digest"] == plan_weight_file(WEIGHTS).layout_digest
     assert json.loads(metadata["tensor.gate+up"]) == {
         "arrangement": "gate_up",
         "layout": "panels",

@@ -1,8 +1,9 @@
 """What the machine can do at most, by the functions that the compiled library has for it."""
 
 import mmap
+import statistics
 import time
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,10 @@ from aotlm_runtime.compiled.library import CompiledModel
 from aotlm_runtime.host import memory
 
 Arithmetic = Literal["fma", "dot"]
+
+# The library's loops that read; a library of an earlier version has the first one only.
+READ_LOOPS: Final = ("read", "read_two", "read_four", "read_eight", "read_ahead")
+_ROUNDS = 3  # of all loops, to find the best one
 
 _CHAINS = 12  # independent sums of the arithmetic loops
 _PAIR = {"fma": 1, "dot": 2}  # products in a lane of one instruction
@@ -26,12 +31,29 @@ class Limits:
         self._compiled = compiled
         self._turns = 1 << 10
 
-    def read_seconds(self, buffer: NDArray[np.int8], ranges: NDArray[np.int64]) -> float:
-        """Return the time of a plain loop of vector loads over ranges (offset, size) in bytes."""
+    def read_seconds(
+        self, buffer: NDArray[np.int8], ranges: NDArray[np.int64], loop: str = READ_LOOPS[0]
+    ) -> float:
+        """Return the time of a loop of vector loads over ranges (offset, size) in bytes."""
         sums = np.zeros(len(ranges), np.int64)
         started = time.perf_counter()
-        self._compiled.measure("read", buffer, ranges, sums)
+        self._compiled.measure(loop, buffer, ranges, sums)
         return time.perf_counter() - started
+
+    def rank_reads(
+        self, buffer: NDArray[np.int8], ranges: NDArray[np.int64]
+    ) -> list[tuple[float, str]]:
+        """Return the loops that read with their seconds, the fastest first.
+
+        They take turns, as the machine's bandwidth changes within seconds.
+        """
+        first, *others = READ_LOOPS
+        loops = [first, *(name for name in others if self._compiled.can_measure(name))]
+        rounds = [
+            [self.read_seconds(buffer, ranges, loop) for loop in loops] for _ in range(_ROUNDS)
+        ]
+        seconds = [statistics.median(each) for each in zip(*rounds, strict=True)]
+        return sorted(zip(seconds, loops, strict=True))
 
     def flops(self, kind: Arithmetic, n_threads: int) -> float:
         """Return operations a second of the loop of a linear without its memory: 2 for each
@@ -52,7 +74,7 @@ class Limits:
         buffer[:] = 1
         starts = np.arange(0, _ANONYMOUS_BYTES, RANGE_BYTES)
         ranges = np.stack([starts, np.full_like(starts, RANGE_BYTES)], axis=1)
-        return _ANONYMOUS_BYTES / min(self.read_seconds(buffer, ranges) for _ in range(5))
+        return _ANONYMOUS_BYTES / self.rank_reads(buffer, ranges)[0][0]
 
     def _lanes(self, kind: Arithmetic) -> int:
         """Without any turn the result is the sum of what the chains start with: 1, 2, ..., each in

@@ -28,7 +28,9 @@ class Process:
     peak_bytes: int
 
 
-def measure_process(bundle: str, n_threads: int, n_tokens: int = 16) -> Process:
+def measure_process(
+    bundle: str, n_threads: int, n_tokens: int = 16, *, verify: bool = True
+) -> Process:
     """Run one answer of some tokens in a new process; files are in the page cache already.
 
     Raises:
@@ -36,6 +38,7 @@ def measure_process(bundle: str, n_threads: int, n_tokens: int = 16) -> Process:
     """
     command = [sys.executable, "-c", _CODE, "run", bundle, "--raw", "--no-stats"]
     command += [f"--prompt={_PROMPT}", f"--max-tokens={n_tokens}", f"--threads={n_threads}"]
+    command += [] if verify else ["--no-verify"]
     started = time.perf_counter()
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8") as said,

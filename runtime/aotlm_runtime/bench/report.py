@@ -19,7 +19,8 @@ DEPTHS = (0, 512, 3500)
 
 @dataclass(frozen=True)
 class Report:
-    """`verify_seconds` and `load_seconds` are of this process, before anything was measured."""
+    """`verify_seconds` and `load_seconds` are of this process, before anything was measured; the
+    first are None where the weights were not verified."""
 
     model: str
     dtype: str
@@ -27,7 +28,7 @@ class Report:
     size_bytes: int
     step_bytes: int
     kv_bytes_per_position: int
-    verify_seconds: float
+    verify_seconds: float | None
     load_seconds: float
     machine: Machine
     process: Process
@@ -35,7 +36,8 @@ class Report:
 
 
 def open_bench(bundle: Bundle, model: Model) -> Bench:
-    """Return the bench of a loaded model; the bundle must still be open."""
+    """Return the bench of a loaded model, once it is verified; the bundle must still be open."""
+    model.wait_until_verified()
     compiled = model.session.compiled
     assert isinstance(compiled, CompiledModel)
     work = read_work(bundle)
@@ -55,6 +57,7 @@ def measure(
     are at its end."""
     bench = open_bench(bundle, model)
     session, facts = model.session, bundle.manifest.model
+    is_verified = model.verification is not None
     on_progress("the machine")
     machine = bench.machine(session.compiled.set_threads)
     found = []
@@ -72,7 +75,7 @@ def measure(
         verify_seconds=model.times.verify_seconds,
         load_seconds=model.times.load_seconds,
         machine=machine,
-        process=measure_process(bundle.name, session.threads),
+        process=measure_process(bundle.name, session.threads, verify=is_verified),
         rows=found,
     )
 
@@ -124,11 +127,15 @@ def to_markdown(report: Report) -> str:
         "|---|---|",
         f"| bundle | {report.size_bytes / 1e6:.0f} MB, of which a step reads "
         f"{report.step_bytes / 1e6:.0f} MB |",
-        f"| verify, load | {report.verify_seconds:.2f} s, {report.load_seconds:.2f} s |",
+        f"| verify, load | {_seconds(report.verify_seconds)}, {_seconds(report.load_seconds)} |",
         f"| first token from start | {process.first_token_seconds:.2f} s |",
         f"| peak memory | {process.peak_bytes / 1e6:.0f} MB |",
     ]
     return "\n".join(lines)
+
+
+def _seconds(value: float | None) -> str:
+    return "not done" if value is None else f"{value:.2f} s"
 
 
 def _limits(what: str, one: float, all_threads: float) -> str:

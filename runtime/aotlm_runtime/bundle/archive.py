@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 
 from aotlm_runtime.bundle.manifest import is_safe_path
-from aotlm_runtime.errors import ArchiveInvalid
+from aotlm_runtime.errors import ArchiveInvalidError
 
 _BLOCK = 512
 # The end is two blocks of zeros; packers fill up to a record, which is 20 blocks by convention.
@@ -28,7 +28,7 @@ def read_members(fd: int, name: str) -> dict[str, Member]:
     """Return the members of the archive open as `fd` by path; `name` is for errors.
 
     Raises:
-        ArchiveInvalid: anything but regular files with plain, distinct, relative paths.
+        ArchiveInvalidError: anything but regular files with plain, distinct, relative paths.
     """
     end = os.fstat(fd).st_size
     members: dict[str, Member] = {}
@@ -83,5 +83,5 @@ def _text(field: bytes) -> str:
     return field.split(b"\0", 1)[0].decode("utf-8", "backslashreplace")
 
 
-def _invalid(name: str, what: str) -> ArchiveInvalid:
-    return ArchiveInvalid(f"{name} {what}, which no bundle does; get the archive again")
+def _invalid(name: str, what: str) -> ArchiveInvalidError:
+    return ArchiveInvalidError(f"{name} {what}, which no bundle does; get the archive again")

@@ -11,9 +11,12 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from aotlm_runtime.bundle import format1
-from aotlm_runtime.errors import ManifestInvalid
+from aotlm_runtime.bundle.symbols import DEFAULT_PREFIX
+from aotlm_runtime.errors import ManifestInvalidError
 
 FORMAT_VERSION = 2
+BLOCK_SIZE_BYTES = 1 << 22
+_BLOCK_ALIGNMENT_BYTES = 4096
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,16 +111,25 @@ class SourceTensor(Record, frozen=True, kw_only=True):
     sha256: str
 
 
-class File(Record, frozen=True, kw_only=True):
-    """A file; `path` is relative, with forward slashes."""
+class File(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A file; `path` is relative, with forward slashes.
+
+    `block_sha256` has the digest of each block of the manifest's `block_size_bytes`, the last of
+    which may be shorter, so that they can be compared side by side; a small file has none.
+    """
 
     path: str
     size_bytes: int
     sha256: str
+    block_sha256: list[str] = []
 
 
-class Library(Record, frozen=True, kw_only=True):
-    """The compiled model for one kind of CPU; `features` are flag names as archspec has them."""
+class Library(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """The compiled model for one kind of CPU.
+
+    `features` are flag names as archspec has them; `prefix` is what the names of the library's
+    functions begin with, see `symbols.with_prefix`.
+    """
 
     target: str
     cpu: str
@@ -125,10 +137,14 @@ class Library(Record, frozen=True, kw_only=True):
     shared: str
     static: str
     header: str
+    prefix: str = DEFAULT_PREFIX
 
 
 class ModelFile(Record, frozen=True, kw_only=True):
-    """`model.json`: what the stages after import need to know."""
+    """`model.json`: what the stages after import need to know.
+
+    `error_names` maps codes of the ABI (as decimal text) to what C calls them.
+    """
 
     format_version: int = FORMAT_VERSION
     model: Model
@@ -137,10 +153,14 @@ class ModelFile(Record, frozen=True, kw_only=True):
     source_tensors: list[SourceTensor]
     toolchain: dict[str, str]
     files: list[File]
+    error_names: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Manifest(Record, frozen=True, kw_only=True):
-    """`manifest.json` of a bundle; `files` lists every file but itself, sorted by path."""
+    """`manifest.json` of a bundle; `files` lists every file but itself, sorted by path.
+
+    `block_size_bytes` holds for all of them; format 1 had no blocks.
+    """
 
     format_version: int = FORMAT_VERSION
     model: Model
@@ -150,6 +170,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     tokenizer_files: list[str]
     toolchain: dict[str, str]
     source_tensors: list[SourceTensor]
+    block_size_bytes: int = 0
     files: list[File]
 
 
@@ -170,12 +191,12 @@ def decode(data: bytes, kind: type[_Record], name: str) -> _Record:
     """Return the record that JSON text holds; `name` says in errors where the text is from.
 
     Raises:
-        ManifestInvalid: the text is not JSON, or not exactly of this kind.
+        ManifestInvalidError: the text is not JSON, or not exactly of this kind.
     """
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} is not a valid {_words(kind)}: {error}; "
             "it was edited or made by another version, so get the file again"
         ) from error
@@ -199,7 +220,7 @@ def read_manifest(path: Path) -> Manifest:
     """Return the bundle manifest in the file `path`.
 
     Raises:
-        ManifestInvalid: the file cannot be read, is no manifest, or contradicts itself.
+        ManifestInvalidError: the file cannot be read, is no manifest, or contradicts itself.
     """
     return decode_manifest(_read(path), str(path))
 
@@ -216,6 +237,7 @@ def decode_manifest(data: bytes, name: str) -> Manifest:
         manifest = decode(data, Manifest, name)
         _check_digest(manifest.abi.digest, abi_digest(manifest.abi), name)
     _check_paths(manifest, name)
+    _check_blocks(manifest, name)
     return manifest
 
 
@@ -223,7 +245,7 @@ def read_model_file(path: Path) -> ModelFile:
     """Return the `model.json` at `path`.
 
     Raises:
-        ManifestInvalid: the file cannot be read, is no such file, or contradicts itself.
+        ManifestInvalidError: the file cannot be read, is no such file, or contradicts itself.
     """
     data = _read(path)
     _check_version(data, str(path))
@@ -243,7 +265,7 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"cannot read {path}: {error.strerror}; give the folder or archive that holds it"
         ) from error
 
@@ -257,7 +279,7 @@ def _words(kind: type[Record]) -> str:
 def _check_version(data: bytes, name: str) -> None:
     version = decode_version(data, name)
     if version != FORMAT_VERSION:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} has format version {version}, but this program reads version "
             f"{FORMAT_VERSION}; use the release of aotlm that made it"
         )
@@ -268,14 +290,14 @@ def decode_version(data: bytes, name: str) -> int:
     try:
         return msgspec.json.decode(data, type=_Version).format_version
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} has no readable format version: {error}; get the file again"
         ) from error
 
 
 def _check_digest(stated: object, digest: str, name: str) -> None:
     if stated != digest:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} was edited: its ABI has the digest {digest}, but it states {stated}; "
             "get the file again"
         )
@@ -287,7 +309,7 @@ def _decode_format1(data: bytes, name: str) -> Manifest:
         abi = dict(found["abi"])
         manifest = msgspec.convert(format1.upgraded(found), Manifest)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} is not a valid manifest of format {format1.VERSION}: {error}; "
             "it was edited, so get the file again"
         ) from error
@@ -299,12 +321,12 @@ def _check_paths(manifest: Manifest, name: str) -> None:
     listed = [file.path for file in manifest.files]
     unsafe = [path for path in listed if not is_safe_path(path)]
     if unsafe:
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} lists the path {unsafe[0]!r}, which is not a plain relative path; "
             "do not use this bundle"
         )
     if listed != sorted(set(listed)):
-        raise ManifestInvalid(
+        raise ManifestInvalidError(
             f"{name} lists its files twice or out of order; make the bundle again"
         )
     libraries = [
@@ -312,6 +334,23 @@ def _check_paths(manifest: Manifest, name: str) -> None:
     ]
     for path in (manifest.weights, *manifest.tokenizer_files, *libraries):
         if path not in listed:
-            raise ManifestInvalid(
+            raise ManifestInvalidError(
                 f"{name} uses the file {path!r} but does not list it; make the bundle again"
+            )
+
+
+def _check_blocks(manifest: Manifest, name: str) -> None:
+    size = manifest.block_size_bytes
+    divided = [file for file in manifest.files if file.block_sha256]
+    if divided and (size <= 0 or size % _BLOCK_ALIGNMENT_BYTES):
+        raise ManifestInvalidError(
+            f"{name} has digests of blocks of {size} bytes, but a block must have a multiple of "
+            f"{_BLOCK_ALIGNMENT_BYTES}; make the bundle again"
+        )
+    for file in divided:
+        wanted = -(-file.size_bytes // size)
+        if len(file.block_sha256) != wanted:
+            raise ManifestInvalidError(
+                f"{name} has {len(file.block_sha256)} digests of blocks for {file.path!r}, but its "
+                f"{file.size_bytes} bytes are {wanted} blocks of {size}; make the bundle again"
             )

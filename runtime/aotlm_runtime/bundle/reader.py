@@ -3,29 +3,32 @@
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Self
 
 from aotlm_runtime.bundle.archive import read_members
 from aotlm_runtime.bundle.header import data_start
 from aotlm_runtime.bundle.manifest import File, Manifest, decode_manifest
+from aotlm_runtime.bundle.verification import Block, Progress, Verification, compare
 from aotlm_runtime.errors import (
-    ArchiveInvalid,
-    BundleNotFound,
-    FileChanged,
-    FileMissing,
-    FileUnlisted,
-    ManifestInvalid,
-    WeightsInvalid,
+    ArchiveInvalidError,
+    BundleNotFoundError,
+    FileChangedError,
+    FileMissingError,
+    FileUnlistedError,
+    ManifestInvalidError,
+    WeightsInvalidError,
 )
-from aotlm_runtime.host import memory
+from aotlm_runtime.host import cpu, memory
 from aotlm_runtime.host.cache import cache_folder
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 MANIFEST = "manifest.json"
 # The one file that a manifest does not list: the signature covers the manifest too.
@@ -34,8 +37,6 @@ PAD = ".pad"
 _CHUNK_BYTES = 1 << 22
 # A manifest is read before anything about it is known; none comes near this.
 _MAX_MANIFEST_BYTES = 1 << 26
-
-Progress = Callable[[int], object]
 
 
 @dataclass(frozen=True)
@@ -56,52 +57,71 @@ class Bundle:
         self.manifest: Manifest = decode_manifest(self._read_manifest(), f"{name}/{MANIFEST}")
         self._files = {file.path: file for file in self.manifest.files}
         self._check_members()
+        self._verification: Verification | None = None
 
     def read(self, path: str) -> bytes:
         """Return the bytes of a small file.
 
         Raises:
-            FileChanged: they are not those that the manifest describes.
+            FileChangedError: they are not those that the manifest describes.
         """
         extent = self._extents[path]
         data = os.pread(extent.fd, extent.size_bytes, extent.offset)
-        _compare(self._files[path], hashlib.sha256(data).hexdigest(), self.name)
+        compare(self._shown(path), hashlib.sha256(data).hexdigest(), self._files[path].sha256)
         return data
 
     def extent(self, path: str) -> Extent:
         """Return where the bytes of a file are, while the bundle is open."""
         return self._extents[path]
 
-    def map_weights(self) -> NDArray[np.int8]:
+    def map_weights(self) -> "NDArray[np.int8]":
         """Return the weight file's data section, mapped: [weights_size_bytes] i8.
 
         Raises:
-            WeightsInvalid: it does not start at a page, or has another size than the ABI says.
+            WeightsInvalidError: it does not start at a page, or has another size than the ABI says.
         """
         extent = self._extents[self.manifest.weights]
         header = data_start(extent.fd, extent.offset)
         if extent.offset % memory.PAGE or header % memory.PAGE:
-            raise WeightsInvalid(
+            raise WeightsInvalidError(
                 f"the weights in {self.name} start at byte {extent.offset} + {header}, but must "
                 f"start at multiples of {memory.PAGE} to be mapped; package the model again"
             )
         wanted = self.manifest.abi.weights_size_bytes
         if extent.size_bytes - header != wanted:
-            raise WeightsInvalid(
+            raise WeightsInvalidError(
                 f"the weights in {self.name} have {extent.size_bytes - header} bytes, but the "
                 f"compiled code reads {wanted}; package the model again"
             )
         return memory.map_file(extent.fd, extent.offset + header, wanted)
 
-    def verify(self, progress: Progress = lambda n_bytes: None) -> None:
+    def begin_verification(self, n_threads: int | None = None) -> Verification:
+        """Return the comparison of every file with the manifest, which goes on beside the caller.
+
+        It begins with the first call, and takes at most the cores that this process may use. The
+        bundle may be closed meanwhile.
+        """
+        if self._verification is None:
+            n_cores = cpu.default_threads()
+            n_threads = min(n_threads or n_cores, n_cores)
+            self._verification = Verification(list(self._blocks()), n_threads)
+        return self._verification
+
+    def verify(
+        self, progress: Progress = lambda n_bytes: None, *, with_whole_files: bool = False
+    ) -> None:
         """Compare every file with the manifest; `progress` is told the bytes of each step.
 
+        `with_whole_files` also compares the digests of whole files that have some of blocks, for
+        those who rely on both.
+
         Raises:
-            FileChanged: a file's digest is not the manifest's.
+            FileChangedError: a file's digest is not the manifest's.
         """
-        for file in self.manifest.files:
-            digest = _digest(self._extents[file.path], progress)
-            _compare(file, digest, self.name)
+        blocks = list(self._blocks())
+        if with_whole_files:
+            blocks += [self._whole(file) for file in self.manifest.files if file.block_sha256]
+        Verification(blocks, cpu.default_threads()).wait(lambda n_bytes: nullcontext(progress))
 
     @property
     def is_signed(self) -> bool:
@@ -143,34 +163,55 @@ class Bundle:
     def _read_manifest(self) -> bytes:
         extent = self._extents.get(MANIFEST)
         if extent is None:
-            raise BundleNotFound(
+            raise BundleNotFoundError(
                 f"{self.name} holds no {MANIFEST}, so it is no bundle; "
                 "give the folder or archive that the packaging step wrote"
             )
         if extent.size_bytes > _MAX_MANIFEST_BYTES:
-            raise ManifestInvalid(
+            raise ManifestInvalidError(
                 f"{self.name}/{MANIFEST} has {extent.size_bytes} bytes, but at most "
                 f"{_MAX_MANIFEST_BYTES} are read; get the bundle again"
             )
         return os.pread(extent.fd, extent.size_bytes, extent.offset)
 
+    def _blocks(self) -> Iterator[Block]:
+        """Yield all bytes of all files: a file's blocks where there are digests of them."""
+        for file in self.manifest.files:
+            if not file.block_sha256:
+                yield self._whole(file)
+            for index, digest in enumerate(file.block_sha256):
+                begin = index * self.manifest.block_size_bytes
+                size_bytes = min(self.manifest.block_size_bytes, file.size_bytes - begin)
+                name = f"the block at byte {begin} of {self._shown(file.path)}"
+                yield self._block(name, file, begin, size_bytes, digest)
+
+    def _whole(self, file: File) -> Block:
+        return self._block(self._shown(file.path), file, 0, file.size_bytes, file.sha256)
+
+    def _block(self, name: str, file: File, begin: int, size_bytes: int, digest: str) -> Block:
+        extent = self._extents[file.path]
+        return Block(name, extent.fd, extent.offset + begin, size_bytes, digest)
+
+    def _shown(self, path: str) -> str:
+        return f"'{path}' in {self.name}"
+
     def _check_members(self) -> None:
         """Compare the names and sizes with the manifest, which costs nothing."""
         for path in sorted(self._extents):
             if path not in self._files and path not in (MANIFEST, SIGNATURE):
-                raise FileUnlisted(
+                raise FileUnlistedError(
                     f"{self.name} holds '{path}', which its manifest does not list; "
                     "remove the file or get the bundle again"
                 )
         for file in self.manifest.files:
             extent = self._extents.get(file.path)
             if extent is None:
-                raise FileMissing(
+                raise FileMissingError(
                     f"{self.name} lacks '{file.path}', which its manifest lists; "
                     "get the bundle again"
                 )
             if extent.size_bytes != file.size_bytes:
-                raise FileChanged(
+                raise FileChangedError(
                     f"'{file.path}' in {self.name} has {extent.size_bytes} bytes, but the "
                     f"manifest says {file.size_bytes}; get the bundle again"
                 )
@@ -180,51 +221,54 @@ def open_bundle(path: str | Path) -> Bundle:
     """Open the bundle at `path` and compare its list of files with its manifest.
 
     Raises:
-        AotlmRuntimeError: a subclass that says what is wrong.
+        BundleError: a subclass that says what is wrong.
     """
     path = Path(path)
-    if path.is_dir():
-        extents = _open_folder(path)
-    elif path.is_file():
-        extents = _open_archive(path)
-    else:
-        raise BundleNotFound(
-            f"no bundle at {path}; give the folder or archive that the packaging step wrote"
-        )
-    try:
-        return Bundle(str(path), extents)
-    except BaseException:
-        for fd in sorted({extent.fd for extent in extents.values()}):
-            os.close(fd)
-        raise
+    with ExitStack() as refused:
+        if path.is_dir():
+            extents = _open_folder(path, refused)
+        elif path.is_file():
+            extents = _open_archive(path, refused)
+        else:
+            raise BundleNotFoundError(
+                f"no bundle at {path}; give the folder or archive that the packaging step wrote"
+            )
+        bundle = Bundle(str(path), extents)
+        refused.pop_all()  # it closes the files itself
+    return bundle
 
 
-def _open_folder(folder: Path) -> dict[str, Extent]:
-    """Open every file in a folder; links, sockets and the like are as wrong as unlisted files."""
+def _open_folder(folder: Path, refused: ExitStack) -> dict[str, Extent]:
+    """Open every file in a folder; links, sockets and the like are as wrong as unlisted files.
+
+    `refused` gets what closes them.
+    """
     extents: dict[str, Extent] = {}
     for parent, folders, names in os.walk(folder):
         for name in sorted([*folders, *names]):
             path = Path(parent, name)
             relative = path.relative_to(folder).as_posix()
             if path.is_symlink() or not (path.is_dir() or path.is_file()):
-                raise FileUnlisted(
+                raise FileUnlistedError(
                     f"{folder} holds '{relative}', which is not a regular file; "
                     "remove it or get the bundle again"
                 )
             if path.is_file():
-                fd = _open(path)
+                fd = _open(path, refused)
                 extents[relative] = Extent(fd, 0, os.fstat(fd).st_size)
     return extents
 
 
-def _open_archive(path: Path) -> dict[str, Extent]:
-    fd = _open(path)
+def _open_archive(path: Path, refused: ExitStack) -> dict[str, Extent]:
+    fd = _open(path, refused)
     if os.pread(fd, 4, 0) == b"\x28\xb5\x2f\xfd":  # the magic number of a Zstandard frame
+        refused.pop_all()
         fd = _decompress(fd, path)
+        refused.callback(os.close, fd)
     members = read_members(fd, str(path))
     pad = members.get(PAD)
     if pad and (pad.size_bytes > memory.PAGE or any(os.pread(fd, pad.size_bytes, pad.offset))):
-        raise ArchiveInvalid(
+        raise ArchiveInvalidError(
             f"{path} holds bytes in {PAD}, which only aligns the weights; get the archive again"
         )
     return {
@@ -234,17 +278,22 @@ def _open_archive(path: Path) -> dict[str, Extent]:
     }
 
 
-def _open(path: Path) -> int:
+def _open(path: Path, refused: ExitStack) -> int:
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise BundleNotFound(
+        raise BundleNotFoundError(
             f"cannot read {path}: {error.strerror}; check its owner and mode"
         ) from error
+    refused.callback(os.close, fd)
+    return fd
 
 
 def _decompress(fd: int, path: Path) -> int:
-    """Return a file that holds the decompressed archive and has no name, so it cannot stay."""
+    """Return a file that holds the decompressed archive and has no name, so it cannot stay.
+
+    `fd` is closed.
+    """
     import zstandard
 
     folder = _cache_folder()
@@ -254,9 +303,11 @@ def _decompress(fd: int, path: Path) -> int:
             plain.flush()
             return os.dup(plain.fileno())
     except zstandard.ZstdError as error:
-        raise ArchiveInvalid(f"cannot decompress {path}: {error}; get the archive again") from error
+        raise ArchiveInvalidError(
+            f"cannot decompress {path}: {error}; get the archive again"
+        ) from error
     except OSError as error:
-        raise ArchiveInvalid(
+        raise ArchiveInvalidError(
             f"cannot decompress {path} into {folder}: {error.strerror}; "
             "make room there or set XDG_CACHE_HOME to another folder"
         ) from error
@@ -270,27 +321,3 @@ def _cache_folder() -> Path:
     except OSError:
         return Path(tempfile.gettempdir())
     return folder
-
-
-def _digest(extent: Extent, progress: Progress) -> str:
-    """Hash through mappings, at twice the speed of reading into a buffer.
-
-    Each is of one chunk only: what was hashed does not stay in the process's memory.
-    """
-    digest = hashlib.sha256()
-    skipped = extent.offset % memory.PAGE
-    end = extent.offset + extent.size_bytes
-    for begin in range(extent.offset - skipped, end, _CHUNK_BYTES):
-        chunk = memory.map_file(extent.fd, begin, min(_CHUNK_BYTES, end - begin))[skipped:]
-        skipped = 0
-        digest.update(chunk.data)
-        progress(len(chunk))
-    return digest.hexdigest()
-
-
-def _compare(file: File, digest: str, name: str) -> None:
-    if digest != file.sha256:
-        raise FileChanged(
-            f"'{file.path}' in {name} was edited or damaged: its sha256 is {digest}, but the "
-            f"manifest says {file.sha256}; get the bundle again"
-        )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aotlm_runtime.errors import PromptInvalid, TextInvalid
+from aotlm_runtime.errors import PromptInvalidError, TextInvalidError
 
 if TYPE_CHECKING:
     from aotlm_runtime.bundle.reader import Bundle
@@ -18,13 +18,17 @@ if TYPE_CHECKING:
 
 def chat(arguments: argparse.Namespace) -> int:
     """Chat until the input ends."""
-    from aotlm_runtime.cli.line_input import open_reader
-    from aotlm_runtime.cli.repl import Repl
+    with _opened(arguments) as bundle:
+        from aotlm_runtime.cli.console import note
+        from aotlm_runtime.cli.line_input import open_reader
+        from aotlm_runtime.cli.repl import Repl
 
-    conversation = Repl(_load(arguments), arguments)
+        model = _load(bundle, arguments)
+    conversation = Repl(model, arguments)
     if sys.stdin.isatty():
-        print("/help lists commands; Ctrl-C stops an answer, Ctrl-D leaves.", file=sys.stderr)
+        note("/help lists commands; Ctrl-C stops an answer, Ctrl-D leaves.")
     conversation.run(open_reader())
+    model.wait_until_verified()  # a chat in which nothing was asked has not waited
     return 0
 
 
@@ -36,8 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
     from aotlm_runtime.cli.flags import read_options
 
     prompt = _read_stdin() if arguments.prompt == "-" else arguments.prompt
-    options = read_options(arguments)
-    model = _load(arguments)
+    with _opened(arguments) as bundle:
+        options = read_options(arguments)
+        model = _load(bundle, arguments)
     ids = model.encode(prompt, system=arguments.system, raw=arguments.raw)
     if arguments.json:
         print(json.dumps(_record(model, ids, options), ensure_ascii=False))
@@ -51,7 +56,11 @@ def serve(arguments: argparse.Namespace) -> int:
     """Serve until a signal comes."""
     from aotlm_runtime.cli.serve import serve
 
-    return serve(arguments, lambda: _load(arguments))
+    def load() -> "Model":
+        with _opened(arguments) as bundle:
+            return _load(bundle, arguments)
+
+    return serve(arguments, load)
 
 
 def inspect(arguments: argparse.Namespace) -> int:
@@ -81,10 +90,11 @@ def verify(arguments: argparse.Namespace) -> int:
 
 def perplexity(arguments: argparse.Namespace) -> int:
     """Print the perplexity of a text, and how fast its tokens went through the model."""
-    from aotlm_runtime.generate.perplexity import score
-
     text = _read_stdin() if arguments.file == "-" else _read_text(Path(arguments.file))
-    model = _load(arguments)
+    with _opened(arguments) as bundle:
+        from aotlm_runtime.generate.perplexity import score
+
+        model = _load(bundle, arguments)
     ids = model.text.encode(text, raw=False)
     with _progress("scoring", len(ids) - 1, "token") as advance:
         found = score(model.session, ids, advance)
@@ -108,11 +118,10 @@ def bench(arguments: argparse.Namespace) -> int:
     """Measure the bundle beside the machine's limits."""
     from aotlm_runtime.bench.measure import BenchOptions
     from aotlm_runtime.bench.report import measure, to_json, to_markdown
-    from aotlm_runtime.bundle.reader import open_bundle
     from aotlm_runtime.cli.console import note
 
-    with open_bundle(arguments.bundle) as bundle:
-        model = _load_opened(bundle, arguments)
+    with _opened(arguments) as bundle:
+        model = _load(bundle, arguments)
         given = {"n_pairs": arguments.repeat, "seconds": arguments.seconds}
         effort = BenchOptions(**{name: value for name, value in given.items() if value})
         report = measure(bundle, model, effort, note)
@@ -152,7 +161,7 @@ def _read_text(path: Path) -> str:
     try:
         return _decode(path.read_bytes(), str(path))
     except OSError as error:
-        raise TextInvalid(
+        raise TextInvalidError(
             f"cannot read {path}: {error.strerror}; name a file of plain text"
         ) from error
 
@@ -161,29 +170,39 @@ def _decode(data: bytes, name: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise PromptInvalid(
+        raise PromptInvalidError(
             f"{name} is not UTF-8 at byte {error.start}; convert it first"
         ) from error
 
 
-def _load(arguments: argparse.Namespace) -> "Model":
+@contextlib.contextmanager
+def _opened(arguments: argparse.Namespace) -> Iterator["Bundle"]:
+    """Open the bundle, whose verification begins here, beside what takes time to import."""
     from aotlm_runtime.bundle.reader import open_bundle
 
     with open_bundle(arguments.bundle) as bundle:
-        return _load_opened(bundle, arguments)
+        if arguments.verify:
+            bundle.begin_verification(arguments.threads)
+        else:
+            from aotlm_runtime.cli.console import note
+
+            note(
+                "note: the weights are not verified, as --no-verify asks; "
+                "do that only with a bundle that you have just built"
+            )
+        yield bundle
 
 
-def _load_opened(bundle: "Bundle", arguments: argparse.Namespace) -> "Model":
+def _load(bundle: "Bundle", arguments: argparse.Namespace) -> "Model":
     from aotlm_runtime.model import load_opened
 
-    with _progress("loading", bundle.size_bytes, "B") as advance:
-        return load_opened(
-            bundle,
-            threads=arguments.threads,
-            context=arguments.context,
-            kv_dtype=arguments.kv_dtype,
-            progress=advance,
-        )
+    return load_opened(
+        bundle,
+        threads=arguments.threads,
+        context=arguments.context,
+        verify=arguments.verify,
+        display=lambda n_bytes: _progress("verifying", n_bytes, "B"),
+    )
 
 
 def _verify(bundle: "Bundle") -> None:
@@ -197,7 +216,9 @@ def _progress(what: str, total: int, unit: str) -> Iterator[Callable[[int], obje
 
     Yields what is called with each part that is done.
     """
-    if not sys.stderr.isatty():
+    from aotlm_runtime.cli.console import is_quiet
+
+    if is_quiet() or not sys.stderr.isatty():
         yield lambda n_done: None
         return
     from tqdm import tqdm  # takes longer to load than a token to decode

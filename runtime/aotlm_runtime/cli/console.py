@@ -2,13 +2,16 @@
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from aotlm_runtime.generate.stream import TextDelta
     from aotlm_runtime.model import Model
 
+_QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 _DIM, _PLAIN = "\033[2m", "\033[0m"
 
 
@@ -41,10 +44,31 @@ def _end(code: str) -> None:
     sys.stdout.flush()
 
 
-def note(*lines: str) -> None:
-    """Print lines to standard error, which is not part of the answer."""
+def tell(*lines: str) -> None:
+    """Print lines to standard error that were asked for, but are not part of the answer."""
     for line in lines:
         print(line, file=sys.stderr)
+
+
+def note(*lines: str) -> None:
+    """Print lines to standard error that can go unsaid: with --quiet they do."""
+    if not is_quiet():
+        tell(*lines)
+
+
+def is_quiet() -> bool:
+    """Say whether progress and notes are to go unsaid."""
+    return _QUIET.get()
+
+
+@contextmanager
+def quiet(wanted: bool) -> Iterator[None]:
+    """Leave progress and notes unsaid while the block runs, if that is wanted."""
+    before = _QUIET.set(wanted)
+    try:
+        yield
+    finally:
+        _QUIET.reset(before)
 
 
 def finish_note(model: "Model") -> list[str]:
@@ -65,11 +89,12 @@ def stats_lines(model: "Model") -> list[str]:
     reused = last.prompt_tokens - last.prefilled
     # The first token comes from the prefill; every later one took a decode call.
     decoded = max(last.generated - 1, 0)
+    verified = model.times.verify_seconds
     return [
         f"prompt {last.prompt_tokens} tokens ({reused} reused, {last.prefilled} new), "
         f"prefill {_rate(last.prefilled, last.prefill_seconds)}; "
         f"generated {last.generated} tokens, decode {_rate(decoded, last.decode_seconds)}; "
-        f"verified in {model.times.verify_seconds:.2f} s, loaded in "
+        f"{'not verified' if verified is None else f'verified in {verified:.2f} s'}, loaded in "
         f"{model.times.load_seconds:.2f} s; {model.session.threads} threads"
     ]
 

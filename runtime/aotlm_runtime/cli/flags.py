@@ -16,7 +16,7 @@ Kind = Literal["text", "texts", "count", "number", "on", "off"]
 class Flag:
     """A flag: `--name METAVAR`; `texts` can be repeated, `on` and `off` are the default's switch.
 
-    `count` is a whole number from `least` on.
+    `count` is a whole number from `least` on. `also` are other spellings, dashes and all.
     """
 
     name: str
@@ -25,12 +25,29 @@ class Flag:
     metavar: str | None = None
     choices: tuple[str, ...] | None = None
     least: int = 1
+    default: str | None = None
+    also: tuple[str, ...] = ()
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The flag as it is written: its name first."""
+        return (f"--{self.name}", *self.also)
+
+    @property
+    def explained(self) -> str:
+        """Its help, with the default where it has one."""
+        return f"{self.help}; default: {self.default}" if self.default else self.help
+
+    @property
+    def attribute(self) -> str:
+        """The name of its value among the arguments."""
+        return self.name.replace("-", "_")
 
 
 LOADING = (
     Flag("threads", "count", "default: the physical cores that this process may use", "N"),
     Flag("context", "count", "tokens kept; default: the model's, up to 4096", "N"),
-    Flag("kv-dtype", "text", "dtype of the cache, where the bundle offers it", "DTYPE"),
+    Flag("verify", "on", "compare the weights with their digests; leave out what was just built"),
 )
 ANSWER = (
     Flag("system", "text", "what the model is told first", "TEXT"),
@@ -45,7 +62,13 @@ SAMPLING = (
     Flag("top-k", "count", "draw from the K likeliest tokens; default: 0, all", "K", least=0),
     Flag("top-p", "number", "draw from the likeliest tokens that reach the share P", "P"),
     Flag("min-p", "number", "draw from tokens with P times the likeliest's probability", "P"),
-    Flag("repeat-penalty", "number", "above 1: make tokens that were there less likely", "R"),
+    Flag(
+        "repeat-penalty",
+        "number",
+        "above 1: make tokens that were there less likely",
+        "R",
+        also=("--repetition-penalty",),
+    ),
     Flag("seed", "count", "draw the same tokens each time", "N", least=0),
 )
 SERVING = (
@@ -55,13 +78,20 @@ SERVING = (
     Flag("name", "text", "the model's name; default: the bundle's", "NAME"),
     Flag("sessions", "count", "answers at a time; default: up to 8, as memory allows", "N"),
     Flag("queue", "count", "requests that may wait; default: 64", "N", least=0),
+    Flag("keep-alive", "count", "seconds an idle connection stays open; default: 75", "S"),
+    Flag("allow-host", "texts", "a name by which clients may ask; can be repeated", "NAME"),
+    Flag("allow-origin", "texts", "a site whose pages may ask; can be repeated", "ORIGIN"),
+    Flag("strict", "off", "refuse fields that are not known, rather than ignore them"),
 )
 BENCH = (
     Flag("json", "off", "print the figures as JSON"),
     Flag("repeat", "count", "pairs of a decode step and its limit; default: 100", "N"),
     Flag("seconds", "count", "time for a prefill's pairs, at least 3 of them; default: 20", "S"),
 )
-DEBUG = (Flag("debug", "off", "print a traceback with an error"),)
+SHARED = (
+    Flag("quiet", "off", "no progress and no notes, only results and errors", also=("-q",)),
+    Flag("debug", "off", "print a traceback with an error"),
+)
 CHAT = (*ANSWER, *SAMPLING, *LOADING)
 RUN = (
     Flag("prompt", "text", "answer this and leave; - reads standard input", "TEXT"),
@@ -71,25 +101,29 @@ RUN = (
 
 
 def add_flags(parser: argparse.ArgumentParser, flags: Sequence[Flag]) -> None:
-    """Add flags to a parser; those that are not given are None, False, True or empty."""
+    """Add flags to a parser; not given, a value is its default or None, a switch True or False."""
     for flag in flags:
-        name = f"--{flag.name}"
         if flag.kind == "on":
             switch = argparse.BooleanOptionalAction
-            parser.add_argument(name, action=switch, default=True, help=flag.help)
+            parser.add_argument(*flag.spellings, action=switch, default=True, help=flag.explained)
         elif flag.kind == "off":
-            parser.add_argument(name, action="store_true", help=flag.help)
+            parser.add_argument(*flag.spellings, action="store_true", help=flag.explained)
         elif flag.kind == "texts":
             parser.add_argument(
-                name, action="append", default=[], metavar=flag.metavar, help=flag.help
+                *flag.spellings,
+                action="append",
+                default=[],
+                metavar=flag.metavar,
+                help=flag.explained,
             )
         else:
             parser.add_argument(
-                name,
+                *flag.spellings,
                 type=_Reader(flag),
+                default=flag.default,
                 choices=flag.choices,
                 metavar=flag.metavar,
-                help=flag.help,
+                help=flag.explained,
             )
 
 
@@ -97,7 +131,7 @@ def read_options(arguments: argparse.Namespace) -> "GenerationOptions":
     """Return what the flags of ANSWER and SAMPLING ask for.
 
     Raises:
-        OptionInvalid: a value is outside its range.
+        OptionInvalidError: a value is outside its range.
     """
     from aotlm_runtime.generate.stream import GenerationOptions
 
@@ -112,11 +146,11 @@ def read_sampling(arguments: argparse.Namespace) -> "SamplingParams":
     """Return what the flags of SAMPLING ask for.
 
     Raises:
-        OptionInvalid: a value is outside its range.
+        OptionInvalidError: a value is outside its range.
     """
     from aotlm_runtime.generate.sampling import SamplingParams
 
-    names = [flag.name.replace("-", "_") for flag in SAMPLING]
+    names = [flag.attribute for flag in SAMPLING]
     given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
     return SamplingParams(**given)
 

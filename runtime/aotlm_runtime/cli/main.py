@@ -1,31 +1,15 @@
 """The command line: `aotlm-run COMMAND BUNDLE`."""
 
-import argparse
-import os
 import sys
-import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
+from aotlm_runtime import __version__
 from aotlm_runtime.cli import commands, flags
-from aotlm_runtime.cli.flags import Flag, add_flags
-from aotlm_runtime.errors import AotlmRuntimeError
+from aotlm_runtime.cli.command_line import Command, Program, Word, run_program
+from aotlm_runtime.cli.flags import Flag
 
-_INTERRUPTED = 130  # 128 + SIGINT, as shells say it
-
-
-@dataclass(frozen=True)
-class Command:
-    """A command, its flags behind BUNDLE, and what runs it and returns an exit code."""
-
-    name: str
-    summary: str
-    run: Callable[[argparse.Namespace], int]
-    flags: tuple[Flag, ...]
-    examples: tuple[str, ...]
-    file: str | None = None  # what is read besides the bundle
-
+_BUNDLE = Word("bundle", "a folder, a .tar or a .tar.zst")
 
 COMMANDS = (
     Command(
@@ -34,6 +18,7 @@ COMMANDS = (
         commands.chat,
         flags.CHAT,
         ("chat model.tar", 'chat model.tar --system "Answer in rhymes." --temperature 0.7'),
+        (_BUNDLE,),
     ),
     Command(
         "run",
@@ -46,6 +31,7 @@ COMMANDS = (
             'run model.tar --prompt "Name a colour." --json --temperature 0.8 --seed 1',
             'run model.tar --prompt "1, 2, 3," --raw --max-tokens 8 --stop " 5"',
         ),
+        (_BUNDLE,),
     ),
     Command(
         "serve",
@@ -57,6 +43,7 @@ COMMANDS = (
             "serve model.tar --host 0.0.0.0 --api-key SECRET",
             "serve model.tar --sessions 2 --queue 8 --temperature 0.7",
         ),
+        (_BUNDLE,),
     ),
     Command(
         "bench",
@@ -64,6 +51,7 @@ COMMANDS = (
         commands.bench,
         (*flags.BENCH, *flags.LOADING),
         ("bench model.tar", "bench model.tar --repeat 10 --threads 1 --json"),
+        (_BUNDLE,),
     ),
     Command(
         "inspect",
@@ -71,71 +59,48 @@ COMMANDS = (
         commands.inspect,
         (Flag("json", "off", "print JSON"),),
         ("inspect model.tar", "inspect model.tar --json"),
+        (_BUNDLE,),
     ),
-    Command("verify", "verify every file of a bundle", commands.verify, (), ("verify model.tar",)),
+    Command(
+        "verify",
+        "verify every file of a bundle",
+        commands.verify,
+        (),
+        ("verify model.tar",),
+        (_BUNDLE,),
+    ),
     Command(
         "perplexity",
         "print how well a model predicts a text",
         commands.perplexity,
         (Flag("json", "off", "print the figures as one line of JSON"), *flags.LOADING),
         ("perplexity model.tar book.txt", "perplexity model.tar - --context 1024 < book.txt"),
-        file="the text, in UTF-8; - reads standard input",
+        (_BUNDLE, Word("file", "the text, in UTF-8; - reads standard input")),
     ),
+)
+
+
+def version(everything: bool) -> Iterator[str]:
+    """Yield the lines of --version."""
+    yield f"aotlm-run {__version__}"
+    if everything:
+        yield f"python {sys.version.split()[0]}"
+
+
+PROGRAM = Program(
+    "aotlm-run",
+    "Run a language model that was compiled ahead of time. Text goes to standard output, "
+    "figures to standard error.",
+    COMMANDS,
+    version,
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0, 1 for an error, 2 for wrong usage."""
-    try:
-        arguments = _parser().parse_args(argv)
-    except SystemExit as end:  # argparse has printed help (0) or what is wrong (2)
-        return int(end.code or 0)
-    try:
-        run: Callable[[argparse.Namespace], int] = arguments.execute
-        return run(arguments)
-    except AotlmRuntimeError as error:
-        if arguments.debug:
-            traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except BrokenPipeError:
-        # Who read our output has seen enough; the interpreter must not flush into the pipe again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        print(file=sys.stderr)
-        return _INTERRUPTED
+    return run_program(PROGRAM, argv)
 
 
 def run() -> NoReturn:
     """Run the command line and leave with its exit code."""
     sys.exit(main())
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="aotlm-run",
-        description="Run a language model that was compiled ahead of time. Text goes to standard "
-        "output, figures to standard error.",
-        epilog=_epilog([command.examples[0] for command in COMMANDS]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in COMMANDS:
-        added = subparsers.add_parser(
-            command.name,
-            help=command.summary,
-            description=f"{command.summary[0].upper()}{command.summary[1:]}.",
-            epilog=_epilog(command.examples),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        added.add_argument("bundle", metavar="BUNDLE", help="a folder, a .tar or a .tar.zst")
-        if command.file:
-            added.add_argument("file", metavar="FILE", help=command.file)
-        add_flags(added, (*command.flags, *flags.DEBUG))
-        added.set_defaults(execute=command.run)
-    return parser
-
-
-def _epilog(examples: Sequence[str]) -> str:
-    return "\n".join(["examples:", *(f"  aotlm-run {example}" for example in examples)])

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aotlm_runtime.chat import Chat
-from aotlm_runtime.cli.console import finish_note, note, stats_lines, write
+from aotlm_runtime.cli.console import finish_note, note, stats_lines, tell, write
 from aotlm_runtime.cli.flags import ANSWER, SAMPLING, Flag, read_options, read_value
 from aotlm_runtime.cli.line_input import Read, read_message
-from aotlm_runtime.errors import AotlmRuntimeError, OptionInvalid
+from aotlm_runtime.errors import AotlmError, FileChangedError, OptionInvalidError
 from aotlm_runtime.generate.stream import TextDelta
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Repl:
         """`arguments` hold the flags of CHAT, which the user can change.
 
         Raises:
-            OptionInvalid: a value is outside its range.
+            OptionInvalidError: a value is outside its range.
         """
         self._model = model
         self._arguments = arguments
@@ -45,11 +45,11 @@ class Repl:
         if not arguments.raw and model.text.template is not None:
             self._chat = model.chat(arguments.system)
         self._commands: dict[str, Callable[[str], None]] = {
-            "/help": lambda words: note(HELP),
+            "/help": lambda words: tell(HELP),
             "/reset": lambda words: self._needed_chat().reset(),
             "/system": self._set_system,
             "/set": self._set,
-            "/stats": lambda words: note(*stats_lines(self._model) or ["nothing was answered yet"]),
+            "/stats": lambda words: tell(*stats_lines(self._model) or ["nothing was answered yet"]),
             "/save": lambda words: self._needed_chat().save(_path(words)),
             "/load": lambda words: self._needed_chat().load(_path(words)),
         }
@@ -61,7 +61,7 @@ class Repl:
                 if message.strip():
                     self._handle(message)
         except KeyboardInterrupt:
-            note("")
+            tell("")
 
     def _handle(self, message: str) -> None:
         word, _, rest = message.strip().partition(" ")
@@ -69,14 +69,16 @@ class Repl:
             if word in self._commands:
                 self._commands[word](rest.strip())
             elif message.startswith("/") and word[1:].isalpha():
-                raise OptionInvalid(
+                raise OptionInvalidError(
                     f"there is no command {word}; /help lists them, "
                     "and a message can start with a space"
                 )
             else:
                 self._answer(message)
-        except AotlmRuntimeError as error:
-            note(f"error: {error}")
+        except FileChangedError:  # nothing will be answered
+            raise
+        except AotlmError as error:
+            tell(f"error: {error}")
 
     def _answer(self, message: str) -> None:
         before = self._chat.n_left_out if self._chat else 0
@@ -102,7 +104,7 @@ class Repl:
 
     def _needed_chat(self) -> Chat:
         if self._chat is None:
-            raise OptionInvalid(
+            raise OptionInvalidError(
                 "texts are continued one by one, without a chat template, so there is no "
                 "conversation; start without --raw, with a model that has a template"
             )
@@ -114,32 +116,30 @@ class Repl:
     def _set(self, words: str) -> None:
         name, _, text = words.partition(" ")
         if not name:
-            note(*(f"{name} {_shown(self._value(flag))}" for name, flag in _SETTABLE.items()))
+            tell(*(f"{name} {_shown(self._value(flag))}" for name, flag in _SETTABLE.items()))
             return
         if name not in _SETTABLE:
-            raise OptionInvalid(f"there is no option {name!r}; choose from {', '.join(_SETTABLE)}")
+            raise OptionInvalidError(
+                f"there is no option {name!r}; choose from {', '.join(_SETTABLE)}"
+            )
         flag = _SETTABLE[name]
         before = self._value(flag)
-        setattr(self._arguments, _attribute(flag), _parse(flag, text.strip(), before))
+        setattr(self._arguments, flag.attribute, _parse(flag, text.strip(), before))
         try:
             self._options = read_options(self._arguments)
-        except OptionInvalid:
-            setattr(self._arguments, _attribute(flag), before)
+        except OptionInvalidError:
+            setattr(self._arguments, flag.attribute, before)
             raise
 
     def _value(self, flag: Flag) -> object:
-        return getattr(self._arguments, _attribute(flag))
-
-
-def _attribute(flag: Flag) -> str:
-    return flag.name.replace("-", "_")
+        return getattr(self._arguments, flag.attribute)
 
 
 def _parse(flag: Flag, text: str, before: object) -> object:
     """Return the value that `text` gives a flag; without text its default.
 
     Raises:
-        OptionInvalid: the flag cannot have that value.
+        OptionInvalidError: the flag cannot have that value.
     """
     if flag.kind == "texts":
         return [*before, text] if text and isinstance(before, list) else []
@@ -147,13 +147,13 @@ def _parse(flag: Flag, text: str, before: object) -> object:
     if not text:
         return True if flag.kind == "on" else None
     if choices and text not in choices:
-        raise OptionInvalid(f"{flag.name} cannot be {text!r}; choose {' or '.join(choices)}")
+        raise OptionInvalidError(f"{flag.name} cannot be {text!r}; choose {' or '.join(choices)}")
     if flag.kind == "on":
         return text == "on"
     try:
         return read_value(flag, text)
     except argparse.ArgumentTypeError as error:
-        raise OptionInvalid(f"{flag.name}: {error}; try another") from error
+        raise OptionInvalidError(f"{flag.name}: {error}; try another") from error
 
 
 def _shown(value: object) -> str:
@@ -166,5 +166,5 @@ def _shown(value: object) -> str:
 
 def _path(words: str) -> Path:
     if not words:
-        raise OptionInvalid("no file was named; give one behind the command")
+        raise OptionInvalidError("no file was named; give one behind the command")
     return Path(words).expanduser()

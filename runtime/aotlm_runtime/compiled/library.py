@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aotlm_runtime.bundle.manifest import Abi, Library
-from aotlm_runtime.errors import CallFailed, CpuUnsupported, LibraryInvalid
+from aotlm_runtime.bundle.symbols import DEFAULT_PREFIX, with_prefix
+from aotlm_runtime.errors import CallFailedError, CpuUnsupportedError, LibraryInvalidError
 
 Entry = Literal["prefill", "decode"]
 
@@ -20,7 +21,7 @@ def choose_library(libraries: Sequence[Library], features: Iterable[str]) -> Lib
     """Return the library that uses the most of a CPU's features and none that it lacks.
 
     Raises:
-        CpuUnsupported: every library needs something that the CPU lacks.
+        CpuUnsupportedError: every library needs something that the CPU lacks.
     """
     present = frozenset(features)
     usable = [library for library in libraries if present.issuperset(library.features)]
@@ -30,7 +31,7 @@ def choose_library(libraries: Sequence[Library], features: Iterable[str]) -> Lib
         f"{library.target} needs {', '.join(sorted(set(library.features) - present))}"
         for library in libraries
     )
-    raise CpuUnsupported(
+    raise CpuUnsupportedError(
         f"this CPU cannot run the bundle: {missing or 'it holds no library'}; "
         "get a bundle that was compiled for an older CPU"
     )
@@ -42,30 +43,29 @@ class CompiledModel:
     `prefill` and `decode` take the buffers of a session; nothing is copied.
     """
 
-    def __init__(self, shared: bytes, abi: Abi) -> None:
-        """Load the library whose file holds `shared`.
+    def __init__(self, shared: bytes, abi: Abi, prefix: str = DEFAULT_PREFIX) -> None:
+        """Load the library whose file holds `shared`; its names begin with `prefix`.
 
         Raises:
-            LibraryInvalid: it cannot be loaded, or was compiled for another manifest.
+            LibraryInvalidError: it cannot be loaded, or was compiled for another manifest.
         """
-        self._codes = abi.error_codes
-        loaded = _load(shared)
+        self._codes, self._prefix = abi.error_codes, prefix
+        self._loaded = _load(shared)
         try:
-            digest = loaded.aotlm_abi_digest
-            self._set_threads = loaded.aotlm_set_threads
+            digest = self._function("aotlm_abi_digest")
+            self._set_threads = self._function("aotlm_set_threads")
             self._entries: dict[Entry, Any] = {
-                "prefill": loaded[abi.prefill],
-                "decode": loaded[abi.decode],
+                "prefill": self._function(abi.prefill),
+                "decode": self._function(abi.decode),
             }
         except AttributeError as error:
-            raise LibraryInvalid(
+            raise LibraryInvalidError(
                 f"the compiled library lacks a function: {error}; compile the model again"
             ) from error
-        self._loaded = loaded
         digest.restype = ctypes.c_char_p
         found = (digest() or b"").decode("ascii", "replace")
         if found != abi.digest:
-            raise LibraryInvalid(
+            raise LibraryInvalidError(
                 f"the compiled library has the ABI digest {found}, but the manifest says "
                 f"{abi.digest}; compile and package the model again"
             )
@@ -77,13 +77,16 @@ class CompiledModel:
             function.argtypes = [*array * 3, *number, *array * 3]
             function.restype = ctypes.c_int32
 
+    def _function(self, name: str) -> Any:
+        return self._loaded[with_prefix(name, self._prefix)]
+
     def set_threads(self, n_threads: int) -> None:
         """Set the number of threads of all later calls, the caller's own included."""
         self._set_threads(n_threads)
 
     def address(self, name: str) -> int:
-        """Return where a function of the library lies in memory."""
-        return ctypes.cast(self._loaded[name], ctypes.c_void_p).value or 0
+        """Return where a function of the library lies in memory; `name` is without prefix."""
+        return ctypes.cast(self._function(name), ctypes.c_void_p).value or 0
 
     def set_profile(self, entries: NDArray[np.uint64] | None) -> None:
         """From now on add each parallel region to `entries`, zeros of [n, 4] u64; None ends that.
@@ -92,11 +95,12 @@ class CompiledModel:
         of its own share of the work). Only one thread may call compiled code meanwhile.
         """
         pointer = None if entries is None else ctypes.c_void_p(entries.ctypes.data)
-        self._loaded.aotlm_set_profile(pointer, 0 if entries is None else len(entries))
+        set_profile = self._function("aotlm_set_profile")
+        set_profile(pointer, 0 if entries is None else len(entries))
 
     def can_measure(self, name: str) -> bool:
         """Say whether the library has `measure_<name>`; see `measure`."""
-        return hasattr(self._loaded, f"_mlir_ciface_measure_{name}")
+        return hasattr(self._loaded, with_prefix(f"_mlir_ciface_measure_{name}", self._prefix))
 
     def measure(self, name: str, *buffers: NDArray[Any]) -> None:
         """Call a function that uses the machine as far as it goes, on the library's threads.
@@ -105,14 +109,14 @@ class CompiledModel:
         where `can_measure` says so: turns [n] i64 of the inner loop, sums [n] f32 to start with.
 
         Raises:
-            LibraryInvalid: the library has no such function.
+            LibraryInvalidError: the library has no such function.
         """
         if not self.can_measure(name):
-            raise LibraryInvalid(
+            raise LibraryInvalidError(
                 f"the compiled library cannot measure {name}: it was made by an earlier version; "
                 "compile and package the model again"
             )
-        function = self._loaded[f"_mlir_ciface_measure_{name}"]
+        function = self._function(f"_mlir_ciface_measure_{name}")
         function.restype = None
         function(*(ctypes.byref(describe(buffer)) for buffer in buffers))
 
@@ -133,7 +137,7 @@ class CompiledModel:
         logits [1, R, V]. context_length: the positions of the state, C.
 
         Raises:
-            CallFailed: it returned an error code; no buffer was written then.
+            CallFailedError: it returned an error code; no buffer was written then.
         """
         inputs = [describe(array) for array in (weights, tokens, positions)]
         memory = [describe(array) for array in (state, workspace, logits)]
@@ -144,7 +148,7 @@ class CompiledModel:
         if code:
             meaning = self._codes.get(str(code), "the manifest does not say what that means")
             where = " and ".join(map(str, positions.tolist())) or "none"
-            raise CallFailed(
+            raise CallFailedError(
                 f"{entry} of {tokens.shape[-1]} tokens at position {where} failed "
                 f"with code {code}: {meaning}"
             )
@@ -188,7 +192,7 @@ def _load(shared: bytes) -> Any:
             path.write_bytes(shared)
             return ctypes.CDLL(str(path))
     except OSError as error:
-        raise LibraryInvalid(
+        raise LibraryInvalidError(
             f"cannot load the compiled library: {error}; check that TMPDIR allows execution "
             "and that this machine has the architecture that the bundle is for"
         ) from error

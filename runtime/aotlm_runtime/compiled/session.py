@@ -1,7 +1,8 @@
 """One sequence of tokens: its buffers, its position, and the calls that extend it."""
 
 import copy
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from aotlm_runtime.bundle.manifest import Abi
 from aotlm_runtime.compiled.library import Entry
-from aotlm_runtime.errors import ContextExceeded, OptionInvalid, PromptInvalid
+from aotlm_runtime.errors import ContextExceededError, OptionInvalidError, PromptInvalidError
 from aotlm_runtime.host import memory
 
 # Scoring asks for logits of every token; chunks of this size bound the memory of the rows.
@@ -42,7 +43,9 @@ class Forward(Protocol):
 class Session:
     """A sequence of tokens and its cache. Owns every buffer: state, workspace and logits.
 
-    Logits that a method returns are a view of the session's buffer, valid until the next call.
+    Logits that a method returns are a view of the session's buffer, valid until the next call. They
+    are computed at once, but pass the `gate` first: it returns when the weights are verified, or
+    raises what is wrong with them. `waited_seconds` were spent at it.
     """
 
     def __init__(
@@ -53,7 +56,10 @@ class Session:
         vocab_size: int,
         context: int,
         threads: int,
+        gate: Callable[[], object] | None = None,
     ) -> None:
+        self.waited_seconds = 0.0
+        self._gate = gate
         self.context_length = context
         self.threads = threads
         self.tokens: list[int] = []
@@ -97,8 +103,8 @@ class Session:
         """Append tokens, in chunks; return the logits after the last one: [V] f32.
 
         Raises:
-            ContextExceeded: they do not fit; nothing was computed then.
-            PromptInvalid: there are none.
+            ContextExceededError: they do not fit; nothing was computed then.
+            PromptInvalidError: there are none.
         """
         self.check_room(ids)
         last = (len(ids) - 1) // self._max_chunk * self._max_chunk
@@ -110,8 +116,8 @@ class Session:
         """Append tokens and yield the logits after each, some rows at a time: [rows, V] f32.
 
         Raises:
-            ContextExceeded: they do not fit; nothing was computed then.
-            PromptInvalid: there are none.
+            ContextExceededError: they do not fit; nothing was computed then.
+            PromptInvalidError: there are none.
         """
         self.check_room(ids)
         for start in range(0, len(ids), len(self._logits)):
@@ -122,7 +128,7 @@ class Session:
         """Append one token and return the logits after it: [V] f32.
 
         Raises:
-            ContextExceeded: the context is full.
+            ContextExceededError: the context is full.
         """
         self.check_room([token])
         return self._call("decode", [token], n_rows=1).reshape(-1)
@@ -136,10 +142,10 @@ class Session:
         """Forget the tokens from `position` on; state that cannot be rewound is computed again.
 
         Raises:
-            OptionInvalid: the session has not reached that position.
+            OptionInvalidError: the session has not reached that position.
         """
         if not 0 <= position <= self.position:
-            raise OptionInvalid(
+            raise OptionInvalidError(
                 f"cannot rewind to position {position}: the session is at {self.position}; "
                 "name an earlier position"
             )
@@ -159,8 +165,8 @@ class Session:
         cannot be rewound is only kept if all of it is shared.
 
         Raises:
-            ContextExceeded: `ids` do not fit the context; the session is unchanged.
-            PromptInvalid: there are none.
+            ContextExceededError: `ids` do not fit the context; the session is unchanged.
+            PromptInvalidError: there are none.
         """
         self.check_room(ids, position=0)
         shared = common_prefix(self.tokens, ids[:-1])
@@ -173,10 +179,12 @@ class Session:
         """Take over a fork's first tokens and their state, in place of what is here.
 
         Raises:
-            OptionInvalid: the state cannot be cut at a position.
+            OptionInvalidError: the state cannot be cut at a position.
         """
         if not self.is_rewindable:
-            raise OptionInvalid("the model's state cannot be cut at a position; prefill the tokens")
+            raise OptionInvalidError(
+                "the model's state cannot be cut at a position; prefill the tokens"
+            )
         tokens = other.tokens[:n_tokens]
         own, theirs = self._state_before(len(tokens)), other._state_before(len(tokens))
         for target, source in zip(own, theirs, strict=True):
@@ -199,15 +207,15 @@ class Session:
         """Check that `ids` fit behind `position`, by default behind what the session holds.
 
         Raises:
-            ContextExceeded: they do not.
-            PromptInvalid: there are none.
+            ContextExceededError: they do not.
+            PromptInvalidError: there are none.
         """
         position = self.position if position is None else position
         if not ids:
-            raise PromptInvalid("the prompt has no tokens; give at least one word")
+            raise PromptInvalidError("the prompt has no tokens; give at least one word")
         if position + len(ids) > self.context_length:
             after = f" after {position} earlier ones" if position else ""
-            raise ContextExceeded(
+            raise ContextExceededError(
                 f"the prompt has {len(ids)} tokens{after}, but the context holds "
                 f"{self.context_length}; shorten it or load the model with a longer context"
             )
@@ -225,7 +233,16 @@ class Session:
             logits[None],
         )
         self.tokens.extend(ids)
+        if n_rows:
+            self._pass_gate()
         return logits
+
+    def _pass_gate(self) -> None:
+        if self._gate is not None:
+            started = time.perf_counter()
+            self._gate()
+            self._gate = None
+            self.waited_seconds += time.perf_counter() - started
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

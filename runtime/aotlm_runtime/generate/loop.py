@@ -45,7 +45,7 @@ def generate(
     log probability and that many alternatives.
 
     Raises:
-        LogitsInvalid: the logits are not numbers.
+        LogitsInvalidError: the logits are not numbers.
     """
     n_tokens = 0
     while (token := sampler.sample(logits, session.tokens)) not in eos_ids:

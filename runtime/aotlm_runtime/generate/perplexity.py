@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aotlm_runtime.compiled.session import Logits, Session
-from aotlm_runtime.errors import LogitsInvalid, TextInvalid
+from aotlm_runtime.errors import LogitsInvalidError, TextInvalidError
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ def score(
     tokens are forgotten. `progress` is told the tokens that each step scores.
 
     Raises:
-        TextInvalid: there are fewer than two tokens.
-        LogitsInvalid: the logits are not numbers.
+        TextInvalidError: there are fewer than two tokens.
+        LogitsInvalidError: the logits are not numbers.
     """
     if len(ids) < 2:
-        raise TextInvalid(
+        raise TextInvalidError(
             f"the text has {len(ids)} tokens, but a score needs at least 2; give a longer one"
         )
     started = time.perf_counter()
@@ -58,7 +58,7 @@ def score(
         if begin + len(window) == len(ids):
             break
     if not math.isfinite(total):
-        raise LogitsInvalid(
+        raise LogitsInvalidError(
             f"the model computed {total} as the text's likelihood; import it with another dtype"
         )
     elapsed = time.perf_counter() - started

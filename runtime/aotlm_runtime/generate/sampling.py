@@ -9,22 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aotlm_runtime.compiled.session import Logits
-from aotlm_runtime.errors import LogitsInvalid, OptionInvalid
+from aotlm_runtime.errors import LogitsInvalidError, OptionInvalidError
 
 SEEDS = 1 << 63  # a seed is below it
 
 # The floors at which the most likely ids are looked for before all are sorted; see `_nucleus`.
 _FLOORS = (1e-2, 1e-4, 0.0)
 
+# A penalty outside of these makes numbers of some logits that f32 does not hold.
+_PENALTIES = (1e-6, 1e6)
+
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How tokens are chosen. The defaults are greedy, with everything off.
 
     Raises:
-        OptionInvalid: a value is outside its range.
+        OptionInvalidError: a value is outside its range.
     """
 
-    temperature: float = 0.0  # 0 chooses the most likely token
+    temperature: float = 0.0  # 0, also when rounded to f32, chooses the most likely token
     top_k: int = 0  # 0 is off
     top_p: float = 1.0  # 1 is off
     min_p: float = 0.0  # 0 is off
@@ -36,7 +39,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         _check("top_k", self.top_k, self.top_k >= 0, "0 (off) or a number of tokens")
         _check("top_p", self.top_p, 0 < self.top_p <= 1, "above 0, up to 1 (off)")
         _check("min_p", self.min_p, 0 <= self.min_p <= 1, "from 0 (off) to 1")
-        _check("repeat_penalty", self.repeat_penalty, self.repeat_penalty > 0, "above 0; 1 is off")
+        least, most = _PENALTIES
+        is_valid = least <= self.repeat_penalty <= most
+        wanted = f"above 0, from {least:g} to {most:g}; 1 is off"
+        _check("repeat_penalty", self.repeat_penalty, is_valid, wanted)
         if self.seed is not None:
             _check("seed", self.seed, 0 <= self.seed < SEEDS, f"from 0 to {SEEDS - 1}")
 
@@ -53,6 +59,8 @@ class Sampler:
     def __init__(self, sampling: SamplingParams, vocabulary: int) -> None:
         """Ids from `vocabulary` on have no text and are never chosen."""
         self._sampling = sampling
+        with np.errstate(over="ignore"):  # beyond f32 all tokens are equally likely, rightly
+            self._temperature = np.float32(sampling.temperature)
         self.vocabulary = vocabulary
         self._random = random.Random(sampling.seed)
 
@@ -60,10 +68,10 @@ class Sampler:
         """Return the next id. logits: [V] f32; `ids` are all tokens so far, the prompt's too.
 
         Raises:
-            LogitsInvalid: the largest logit is not a finite number (NaN counts as the largest).
+            LogitsInvalidError: the largest logit is not a finite number (NaN counts as largest).
         """
         scores = self._penalized(logits, ids)[: self.vocabulary]
-        if self._sampling.temperature == 0:
+        if self._temperature == 0:
             return argmax(scores)
         kept, weights = self._weights(scores)
         sums = np.cumsum(weights, dtype=np.float64)
@@ -95,7 +103,7 @@ class Sampler:
         if 0 < sampling.top_k < len(scores):
             kept = np.flatnonzero(scores >= np.partition(scores, -sampling.top_k)[-sampling.top_k])
         with np.errstate(over="ignore"):  # a tiny temperature makes minus infinity, rightly
-            weights = np.exp((scores[kept] - largest) / np.float32(sampling.temperature or 1))
+            weights = np.exp((scores[kept] - largest) / (self._temperature or np.float32(1)))
         if sampling.top_p < 1:
             inside = _nucleus(weights, sampling.top_p)
             kept, weights = kept[inside], weights[inside]
@@ -109,11 +117,11 @@ def argmax(logits: Logits) -> int:
     """Return the id with the largest logit, the smallest of equal ones.
 
     Raises:
-        LogitsInvalid: that logit is not a finite number (NaN counts as the largest).
+        LogitsInvalidError: that logit is not a finite number (NaN counts as the largest).
     """
     token = int(np.argmax(logits))
     if not math.isfinite(logits[token]):
-        raise LogitsInvalid(
+        raise LogitsInvalidError(
             f"the model computed {logits[token]} as the largest logit, of id {token}; "
             "import the model with another dtype"
         )
@@ -144,5 +152,6 @@ def _nucleus(weights: Logits, top_p: float) -> NDArray[np.int64]:
 
 
 def _check(name: str, value: float, is_valid: bool, wanted: str) -> None:
-    if not (is_valid and math.isfinite(value)):
-        raise OptionInvalid(f"{name} is {value}, but must be {wanted}; change it")
+    is_number = isinstance(value, int) or math.isfinite(value)  # an int can be too large for that
+    if not (is_valid and is_number):
+        raise OptionInvalidError(f"{name} is {value}, but must be {wanted}; change it")

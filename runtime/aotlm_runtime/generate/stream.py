@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from aotlm_runtime.errors import OptionInvalid
+from aotlm_runtime.errors import OptionInvalidError
 from aotlm_runtime.generate.loop import FinishReason, Token
 from aotlm_runtime.generate.sampling import SamplingParams
 from aotlm_runtime.text.detokenizer import Detokenizer
@@ -21,7 +21,7 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
     Without `splits_thinking`, thinking and its tags are text like any other.
 
     Raises:
-        OptionInvalid: a value is outside its range.
+        OptionInvalidError: a value is outside its range.
     """
 
     max_tokens: int | None = None
@@ -32,11 +32,15 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:
-            raise OptionInvalid(f"cannot generate {self.max_tokens} tokens; ask for at least 1")
+            raise OptionInvalidError(
+                f"cannot generate {self.max_tokens} tokens; ask for at least 1"
+            )
         if "" in self.stop:
-            raise OptionInvalid("a stop string is empty, so no answer could start; leave it out")
+            raise OptionInvalidError(
+                "a stop string is empty, so no answer could start; leave it out"
+            )
         if self.n_logprobs is not None and self.n_logprobs < 0:
-            raise OptionInvalid(
+            raise OptionInvalidError(
                 f"cannot give {self.n_logprobs} log probabilities; ask for 0 or more"
             )
 

@@ -2,10 +2,38 @@
 
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
+_CPUINFO = Path("/proc/cpuinfo")
 _CPUS = Path("/sys/devices/system/cpu")
 _CGROUPS = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """What a CPU calls itself. Family and model tell kinds apart that share a name: a cloud's
+    machines may all be "AMD EPYC"."""
+
+    vendor: str
+    name: str
+    family: int
+    model: int
+
+
+def read_cpu(path: Path = _CPUINFO) -> Cpu:
+    """Return the first CPU of /proc/cpuinfo; what it does not say is "unknown" or 0."""
+    first = path.read_text(encoding="utf-8").strip().partition("\n\n")[0]
+    facts = {
+        key.strip(): value.strip()
+        for key, _, value in (line.partition(":") for line in first.splitlines())
+    }
+    return Cpu(
+        vendor=facts.get("vendor_id", "unknown"),
+        name=facts.get("model name", "unknown CPU"),
+        family=int(facts.get("cpu family", 0)),
+        model=int(facts.get("model", 0)),
+    )
 
 
 def cpu_features() -> frozenset[str]:

@@ -1,23 +1,35 @@
-"""Memory from the kernel: files mapped read-only, and zeroed buffers that nobody has touched."""
+"""Memory from the kernel: files mapped read-only, and zeroed buffers that nobody has touched.
+
+numpy comes with the first array: it takes long to import, and files are verified meanwhile.
+"""
 
 import contextlib
 import mmap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 PAGE = mmap.ALLOCATIONGRANULARITY
 
 
-def map_file(fd: int, offset: int, size_bytes: int) -> NDArray[np.int8]:
+def map_bytes(fd: int, offset: int, size_bytes: int) -> mmap.mmap:
     """Return `size_bytes` of a file, read-only and not copied; `offset` is a multiple of PAGE."""
-    mapped = mmap.mmap(fd, size_bytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ, offset=offset)
-    return np.frombuffer(mapped, np.int8)
+    return mmap.mmap(fd, size_bytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ, offset=offset)
 
 
-def zeros(size_bytes: int, advice: int = mmap.MADV_NORMAL) -> NDArray[np.int8]:
+def map_file(fd: int, offset: int, size_bytes: int) -> "NDArray[np.int8]":
+    """Return the same bytes as an array."""
+    import numpy as np
+
+    return np.frombuffer(map_bytes(fd, offset, size_bytes), np.int8)
+
+
+def zeros(size_bytes: int, advice: int = mmap.MADV_NORMAL) -> "NDArray[np.int8]":
     """Return zeroed memory, aligned to a page, of which only touched pages become resident."""
+    import numpy as np
+
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     mapped = mmap.mmap(-1, max(size_bytes, 1), flags=flags)
     with contextlib.suppress(OSError):  # a kernel may not know the advice; it stays advice
@@ -25,8 +37,10 @@ def zeros(size_bytes: int, advice: int = mmap.MADV_NORMAL) -> NDArray[np.int8]:
     return np.frombuffer(mapped, np.int8)[:size_bytes]
 
 
-def clear(buffer: NDArray[Any]) -> None:
+def clear(buffer: "NDArray[Any]") -> None:
     """Make memory from `zeros` zero again and give its pages back."""
+    import numpy as np
+
     owner = buffer
     while isinstance(owner.base, np.ndarray):
         owner = owner.base

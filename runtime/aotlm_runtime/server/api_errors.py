@@ -4,15 +4,6 @@ from typing import Any
 
 from aotlm_runtime import errors
 
-# The request is at fault; every other error of the runtime is the server's.
-_BAD_REQUESTS = (
-    errors.ContextExceeded,
-    errors.OptionInvalid,
-    errors.PromptInvalid,
-    errors.TemplateFailed,
-    errors.TokenizerInvalid,
-)
-
 
 class ApiError(Exception):
     """An answer with an HTTP status of 400 or more; `param` is the field at fault."""
@@ -42,18 +33,18 @@ def api_error_of(error: Exception) -> ApiError:
     """Return what a request is told of an error."""
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, errors.TemplateFailed) and error.__cause__ is not None:
+    if isinstance(error, errors.TemplateFailedError) and error.__cause__ is not None:
         return ApiError(
             400,
             f"the model's chat template refuses the messages: {error.__cause__}; change them, "
             "or continue plain text with /v1/completions",
             param="messages",
         )
-    if isinstance(error, errors.ContextExceeded):
+    if isinstance(error, errors.ContextExceededError):
         return ApiError(400, str(error), code="context_length_exceeded")
-    if isinstance(error, _BAD_REQUESTS):
+    if isinstance(error, errors.RequestError):
         return ApiError(400, str(error))
-    if isinstance(error, errors.AotlmRuntimeError):
+    if isinstance(error, errors.AotlmError):
         return ApiError(500, str(error), kind="server_error")
     return ApiError(
         500,
@@ -71,6 +62,25 @@ def too_many(n_waiting: int, retry_seconds: int) -> ApiError:
         kind="rate_limit_error",
         code="rate_limit_exceeded",
         headers={"Retry-After": str(retry_seconds)},
+    )
+
+
+def unknown_field(name: str) -> ApiError:
+    """A field that nobody knows, where that is refused."""
+    return ApiError(
+        400,
+        f"the request has an unknown field `{name}`, which this server refuses; leave it out",
+        param=name,
+    )
+
+
+def unknown_token(token: int, n_known: int) -> ApiError:
+    """A prompt has an id that the model has no embedding for."""
+    return ApiError(
+        400,
+        f"prompt has the token id {str(token)[:20]}, but the model's go from 0 to {n_known - 1}; "
+        "use the model's own tokenizer",
+        param="prompt",
     )
 
 

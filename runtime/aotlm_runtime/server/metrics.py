@@ -1,6 +1,6 @@
 """Counters and timings, for Prometheus."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -35,11 +35,12 @@ class Metrics:
         ):
             Gauge(f"aotlm_{name}", text, registry=self._registry).set_function(value)
 
-    def count(self, answer: GenerationStats, seconds: float) -> None:
-        """Count a complete answer."""
-        self._prompt.inc(answer.prompt_tokens)
-        self._cached.inc(answer.prompt_tokens - answer.prefilled)
-        self._generated.inc(answer.generated)
+    def count(self, answers: Iterable[GenerationStats], seconds: float) -> None:
+        """Count a complete request: the answers to its prompts, and the time of all."""
+        for answer in answers:
+            self._prompt.inc(answer.prompt_tokens)
+            self._cached.inc(answer.prompt_tokens - answer.prefilled)
+            self._generated.inc(answer.generated)
         self._answer_seconds.observe(seconds)
 
     def text(self) -> bytes:

@@ -1,13 +1,17 @@
 """Requests that wait. Clients take turns; the requests of one client keep their order."""
 
 from collections import OrderedDict, deque
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 _Item = TypeVar("_Item")
 
 
 class RequestQueue(Generic[_Item]):
-    """A bounded queue, fair to clients: one with many requests delays another by one at most."""
+    """A queue that is fair to clients: one with many requests delays another by one at most.
+
+    `limit` is kept by whoever pushes; see `Engine.place`.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -16,10 +20,9 @@ class RequestQueue(Generic[_Item]):
     def __len__(self) -> int:
         return sum(map(len, self._by_client.values()))
 
-    @property
-    def is_full(self) -> bool:
-        """Whether there is no room for another."""
-        return len(self) >= self.limit
+    def __iter__(self) -> Iterator[_Item]:
+        """Go through what waits now, client by client."""
+        return iter([item for items in self._by_client.values() for item in items])
 
     def push(self, client: str, item: _Item) -> None:
         """Add a client's request behind its others."""

@@ -2,12 +2,14 @@
 
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from aotlm_runtime.generate.loop import FinishReason, Token
 from aotlm_runtime.generate.stream import TextDelta
 from aotlm_runtime.model import GenerationStats
+from aotlm_runtime.server.engine import Event
 from aotlm_runtime.text.tokenizer import Tokenizer
 
 Json = dict[str, Any]
@@ -21,7 +23,7 @@ _FINISH: dict[FinishReason | None, str] = {
 
 
 class ApiResponse:
-    """One answer; subclasses know how a chat and a completion differ."""
+    """One answer, with a choice for each prompt; subclasses know how chat and completion differ."""
 
     prefix: str
     whole: str
@@ -32,6 +34,7 @@ class ApiResponse:
         self._has_logprobs = has_logprobs
         self._has_usage = has_usage
         self._n_thought = 0
+        self._stats: list[GenerationStats] = []
         self._head = {
             "id": f"{self.prefix}-{uuid.uuid4().hex}",
             "created": int(time.time()),
@@ -42,34 +45,43 @@ class ApiResponse:
         """Return the chunks before the first piece."""
         return []
 
-    def chunks(self, piece: TextDelta) -> list[Json]:
-        """Return the chunks of a piece."""
+    def chunks(self, event: Event) -> list[Json]:
+        """Return the chunks of a piece, or of the end of a choice."""
+        index, piece = event
         self._see(piece)
+        if isinstance(piece, GenerationStats):
+            last = {**self._nothing(), "finish_reason": _FINISH[piece.finish], "logprobs": None}
+            return [self._chunk(last, index)]
         if not piece.text and not (self._has_logprobs and piece.tokens):
             return []
-        return [self._chunk({**self._new(piece), "finish_reason": None, **self._probs([piece])})]
+        explained = self._probs(index, [piece])
+        return [self._chunk({**self._new(piece), "finish_reason": None, **explained}, index)]
 
-    def end(self, answer: GenerationStats) -> list[Json]:
-        """Return the chunks after the last piece."""
-        last = {**self._nothing(), "finish_reason": _FINISH[answer.finish], "logprobs": None}
-        chunks = [self._chunk(last)]
-        if self._has_usage:
-            usage = {"choices": [], "usage": self._usage(answer)}
-            chunks.append({**self._head, "object": self.part, **usage})
-        return chunks
+    def end(self) -> list[Json]:
+        """Return the chunks after the last choice."""
+        if not self._has_usage:
+            return []
+        return [{**self._head, "object": self.part, "choices": [], "usage": self._usage()}]
 
-    def all(self, pieces: Sequence[TextDelta], answer: GenerationStats) -> Json:
+    def all(self, events: Sequence[Event]) -> Json:
         """Return the whole answer."""
-        for piece in pieces:
+        pieces: list[list[TextDelta]] = [[]]
+        for index, piece in events:
             self._see(piece)
-        choice = {
-            "index": 0,
-            **self._full(pieces),
-            **self._probs(pieces),
-            "finish_reason": _FINISH[answer.finish],
-        }
-        usage = self._usage(answer)
-        return {**self._head, "object": self.whole, "choices": [choice], "usage": usage}
+            if isinstance(piece, GenerationStats):
+                pieces.append([])
+            else:
+                pieces[index].append(piece)
+        choices = [
+            {
+                "index": index,
+                **self._full(pieces[index]),
+                **self._probs(index, pieces[index]),
+                "finish_reason": _FINISH[stats.finish],
+            }
+            for index, stats in enumerate(self._stats)
+        ]
+        return {**self._head, "object": self.whole, "choices": choices, "usage": self._usage()}
 
     def _new(self, piece: TextDelta) -> Json:
         raise NotImplementedError
@@ -80,28 +92,34 @@ class ApiResponse:
     def _full(self, pieces: Iterable[TextDelta]) -> Json:
         raise NotImplementedError
 
-    def _explain(self, tokens: Sequence[Token]) -> Json:
+    def _explain(self, index: int, tokens: Sequence[Token]) -> Json:
         raise NotImplementedError
 
-    def _probs(self, pieces: Iterable[TextDelta]) -> Json:
+    def _probs(self, index: int, pieces: Iterable[TextDelta]) -> Json:
         """Return the log probabilities of the tokens, or null where nobody asked."""
         if not self._has_logprobs:
             return {"logprobs": None}
-        return {"logprobs": self._explain([token for piece in pieces for token in piece.tokens])}
+        tokens = [token for piece in pieces for token in piece.tokens]
+        return {"logprobs": self._explain(index, tokens)}
 
-    def _see(self, piece: TextDelta) -> None:
-        self._n_thought += len(piece.tokens) if piece.is_thinking else 0
+    def _see(self, piece: TextDelta | GenerationStats) -> None:
+        if isinstance(piece, GenerationStats):
+            self._stats.append(piece)
+        elif piece.is_thinking:
+            self._n_thought += len(piece.tokens)
 
-    def _chunk(self, choice: Json) -> Json:
-        chunk = {**self._head, "object": self.part, "choices": [{"index": 0, **choice}]}
+    def _chunk(self, choice: Json, index: int = 0) -> Json:
+        chunk = {**self._head, "object": self.part, "choices": [{"index": index, **choice}]}
         return {**chunk, "usage": None} if self._has_usage else chunk
 
-    def _usage(self, answer: GenerationStats) -> Json:
-        cached = answer.prompt_tokens - answer.prefilled
+    def _usage(self) -> Json:
+        prompts = sum(stats.prompt_tokens for stats in self._stats)
+        generated = sum(stats.generated for stats in self._stats)
+        cached = prompts - sum(stats.prefilled for stats in self._stats)
         return {
-            "prompt_tokens": answer.prompt_tokens,
-            "completion_tokens": answer.generated,
-            "total_tokens": answer.prompt_tokens + answer.generated,
+            "prompt_tokens": prompts,
+            "completion_tokens": generated,
+            "total_tokens": prompts + generated,
             "prompt_tokens_details": {"cached_tokens": cached},
             "completion_tokens_details": {"reasoning_tokens": self._n_thought},
         }
@@ -134,7 +152,7 @@ class ChatResponse(ApiResponse):
         message: Json = {"role": "assistant", "content": said, "refusal": None}
         return {"message": {**message, "reasoning_content": thought} if thought else message}
 
-    def _explain(self, tokens: Sequence[Token]) -> Json:
+    def _explain(self, index: int, tokens: Sequence[Token]) -> Json:
         content = []
         for token in tokens:
             top = [self._entry(other.id, other.logprob) for other in token.top]
@@ -155,7 +173,7 @@ class CompletionResponse(ApiResponse):
 
     def __init__(self, model: str, text: Tokenizer, *, has_logprobs: bool, has_usage: bool) -> None:
         super().__init__(model, text, has_logprobs=has_logprobs, has_usage=has_usage)
-        self._offset = 0  # characters of all tokens that were explained
+        self._offsets = defaultdict[int, int](int)  # of each choice, behind its explained tokens
 
     def _new(self, piece: TextDelta) -> Json:
         return {"text": piece.text}
@@ -166,18 +184,25 @@ class CompletionResponse(ApiResponse):
     def _full(self, pieces: Iterable[TextDelta]) -> Json:
         return {"text": "".join(piece.text for piece in pieces)}
 
-    def _explain(self, tokens: Sequence[Token]) -> Json:
+    def _explain(self, index: int, tokens: Sequence[Token]) -> Json:
         names = [self._text.name(token.id) for token in tokens]
         offsets = []
-        for name in names:
-            offsets.append(self._offset)
-            self._offset += len(name)
+        for name, token in zip(names, tokens, strict=True):
+            offsets.append(self._offsets[index])
+            has_text = self._text.decode([token.id]) != ""  # a control token has only a name
+            self._offsets[index] += len(name) if has_text else 0
         return {
             "tokens": names,
             "token_logprobs": [token.logprob for token in tokens],
-            "top_logprobs": [
-                {self._text.name(other.id): other.logprob for other in token.top}
-                for token in tokens
-            ],
+            "top_logprobs": [self._top(token) for token in tokens],
             "text_offset": offsets,
         }
+
+    def _top(self, token: Token) -> dict[str, float] | None:
+        """Return the alternatives and the token itself; of equal names the likeliest counts."""
+        if token.logprob is None:
+            return None
+        named = {self._text.name(other.id): other.logprob for other in reversed(token.top)}
+        own = self._text.name(token.id)
+        ranked = dict(reversed(named.items()))
+        return ranked if own in ranked else {**ranked, own: token.logprob}

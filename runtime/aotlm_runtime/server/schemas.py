@@ -1,23 +1,24 @@
-"""The requests: what OpenAI's clients send, checked, as token ids and options.
-
-A field that this server knows but cannot honour is refused unless it says "off"; an unknown field
-is refused too, so nobody waits for an effect that never comes.
-"""
+"""The requests: what clients of OpenAI's API send, checked, as prompts and options."""
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from aotlm_runtime.generate.sampling import SamplingParams
+from aotlm_runtime.generate.sampling import SEEDS, SamplingParams
 from aotlm_runtime.generate.stream import GenerationOptions
+from aotlm_runtime.server import fields
+from aotlm_runtime.server.answer import Prompt
 from aotlm_runtime.server.api_errors import ApiError
+from aotlm_runtime.text.template import RESERVED, Ending
 from aotlm_runtime.text.tokenizer import Tokenizer
 
 MAX_TOP_LOGPROBS = 20
+MAX_PROMPTS = 256  # of one request, answered one after another
+MAX_STOPS, MAX_STOP_BYTES = 16, 1024
 
-# Fields of the sampling; a request's take precedence over the server's.
-_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed")
+_NO_LIMIT = -1  # also how llama.cpp's clients ask for any seed, and vLLM's for any token
+_SAMPLING = ("temperature", "top_p", "min_p")
 
 # What OpenAI calls a role -> what chat templates call it.
 _ROLES = {
@@ -27,36 +28,18 @@ _ROLES = {
     "assistant": "assistant",
 }
 
-# Field -> the values, besides null, that ask for nothing.
-_OFF: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "best_of": (1,),
-    "echo": (False,),
-    "suffix": ("",),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "logit_bias": ({},),
-    "tools": ([],),
-    "functions": ([],),
-    "tool_choice": ("none", "auto"),
-    "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
-    "modalities": (["text"],),
-    "audio": (),
-    "prediction": (),
-    "web_search_options": (),
-}
 
-
-class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a stream carries besides text; the padding against eavesdroppers is never sent."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What both kinds of request share."""
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What both kinds of request share; `fields` tells what becomes of all other fields."""
+
+    NESTED: ClassVar[Mapping[str, type[msgspec.Struct]]] = {"stream_options": StreamOptions}
 
     model: str | None = None
     stream: bool | None = None
@@ -68,20 +51,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     top_p: float | None = None
     min_p: float | None = None
     repeat_penalty: float | None = None
+    repetition_penalty: float | None = None
     seed: int | None = None
-
-    n: Any = None
-    presence_penalty: Any = None
-    frequency_penalty: Any = None
-    logit_bias: Any = None
-
-    # accepted without effect: notes for whoever keeps accounts
-    user: Any = None
-    metadata: Any = None
-    store: Any = None
-    service_tier: Any = None
-    safety_identifier: Any = None
-    prompt_cache_key: Any = None
 
     @property
     def includes_usage(self) -> bool:
@@ -90,8 +61,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def limit(self) -> int | None:
-        """The most tokens of the answer."""
-        return self.max_tokens
+        """The most tokens of the answer; -1 says that there is no limit."""
+        return None if self.max_tokens == _NO_LIMIT else self.max_tokens
 
     @property
     def n_logprobs(self) -> int | None:
@@ -103,9 +74,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Whether thinking is told from the answer."""
         raise NotImplementedError
 
-    def ids(self, text: Tokenizer) -> list[int]:
-        """Return the tokens of the prompt."""
+    def prompts(self, text: Tokenizer) -> list[Prompt]:
+        """Return what is to be continued; each is a choice of the answer."""
         raise NotImplementedError
+
+    def without_effect(self, text: Tokenizer) -> list[str]:
+        """Return the names of settings that this model does not look at."""
+        return []
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,12 +90,15 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Message(msgspec.Struct, frozen=True, kw_only=True):
     """A message of a chat, as sent or as an answer that is sent back."""
+
+    NESTED: ClassVar[Mapping[str, type[msgspec.Struct]]] = {"content": Part}
 
     role: str
     content: str | list[Part] | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
     name: str | None = None
 
     # parts of answers that this server does not make
@@ -129,6 +107,19 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     audio: None = None
     function_call: None = None
     tool_calls: list[None] | None = None
+
+    @property
+    def text(self) -> str:
+        """The content as one text."""
+        if not isinstance(self.content, list):
+            return self.content or ""
+        for part in self.content:
+            if part.type != "text":
+                raise ApiError(
+                    400, f"a message has content of the type {part.type!r}, but the model reads "
+                    "only text; leave it out", param="messages",
+                )  # fmt: skip
+        return "".join(part.text for part in self.content)
 
     def for_template(self) -> dict[str, str]:
         """Return the message as chat templates know it."""
@@ -139,39 +130,32 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 f"{', '.join(_ROLES)}; use one of them",
                 param="messages",
             )
-        message = {"role": _ROLES[self.role], "content": _plain(self.content)}
-        if self.reasoning_content:
-            message["reasoning_content"] = self.reasoning_content
-        return message
+        message = {"role": _ROLES[self.role], "content": self.text}
+        thought = _either(self, "reasoning_content", "reasoning")
+        return {**message, "reasoning_content": thought} if thought else message
 
 
 class ChatRequest(Request, frozen=True, kw_only=True):
     """The body of `/v1/chat/completions`."""
 
+    NESTED: ClassVar[Mapping[str, type[msgspec.Struct]]] = {
+        **Request.NESTED,
+        "messages": Message,
+    }
+
     messages: list[Message]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-
-    tools: Any = None
-    functions: Any = None
-    tool_choice: Any = None
-    function_call: Any = None
-    response_format: Any = None
-    modalities: Any = None
-    audio: Any = None
-    prediction: Any = None
-    web_search_options: Any = None
-
-    # accepted without effect: how much a model thinks is not for this server to say
-    parallel_tool_calls: Any = None
-    reasoning_effort: Any = None
-    verbosity: Any = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, str | int | float | bool | None] | None = None
 
     @property
     def limit(self) -> int | None:
         """The most tokens of the answer, by either name."""
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        limit = _either(self, "max_completion_tokens", "max_tokens")
+        return None if limit == _NO_LIMIT else limit
 
     @property
     def n_logprobs(self) -> int | None:
@@ -185,8 +169,8 @@ class ChatRequest(Request, frozen=True, kw_only=True):
         """A message has thinking beside its content."""
         return True
 
-    def ids(self, text: Tokenizer) -> list[int]:
-        """Return the tokens that ask for the assistant's next message."""
+    def prompts(self, text: Tokenizer) -> list[Prompt]:
+        """Return the tokens that ask for the assistant's next message, or go on with its last."""
         if text.template is None:
             raise ApiError(
                 400, "the model has no chat template, so it only continues text; use "
@@ -194,7 +178,47 @@ class ChatRequest(Request, frozen=True, kw_only=True):
             )  # fmt: skip
         if not self.messages:
             raise ApiError(400, "messages is empty; send at least one", param="messages")
-        return text.encode_chat([message.for_template() for message in self.messages])
+        settings = self.chat_template_kwargs or {}
+        for name in RESERVED:
+            if name in settings:
+                raise ApiError(
+                    400, f"chat_template_kwargs sets {name}, which the template has from the rest "
+                    "of the request; leave it out", param="chat_template_kwargs",
+                )  # fmt: skip
+        messages = [message.for_template() for message in self.messages]
+        ending = self._ending(messages[-1], text)
+        return [Prompt(text.encode_chat(messages, ending=ending, settings=settings))]
+
+    def without_effect(self, text: Tokenizer) -> list[str]:
+        """Return the settings that the model's template does not name."""
+        if text.template is None:
+            return []
+        names = self.chat_template_kwargs or {}
+        return [f"chat_template_kwargs.{name}" for name in names if not text.template.reads(name)]
+
+    def _ending(self, last: Mapping[str, str], text: Tokenizer) -> Ending:
+        """Say how the prompt ends; the assistant's own words at the end are gone on with."""
+        continues = self.continue_final_message
+        if continues is None:
+            continues = last["role"] == "assistant" and self.add_generation_prompt is None
+        if not continues:
+            return "none" if self.add_generation_prompt is False else "ask"
+        if self.add_generation_prompt:
+            reason = "add_generation_prompt asks for a new one"
+        elif last["role"] != "assistant":
+            reason = f"it is the {last['role']}'s"
+        elif not last["content"]:
+            reason = "it has no content"
+        elif _is_open(last["content"], text):
+            reason = "its thinking has no end"
+        else:
+            return "continue"
+        raise ApiError(
+            400,
+            f"the last message cannot be continued: {reason}; end with what the assistant said, "
+            "or leave out continue_final_message and an assistant's message at the end",
+            param="messages",
+        )
 
 
 class CompletionRequest(Request, frozen=True, kw_only=True):
@@ -202,10 +226,12 @@ class CompletionRequest(Request, frozen=True, kw_only=True):
 
     prompt: str | list[str | int | list[int]]
     logprobs: int | None = None
+    echo: bool | None = None
 
-    best_of: Any = None
-    echo: Any = None
-    suffix: Any = None
+    @property
+    def limit(self) -> int | None:
+        """The most tokens of the answer; 0 only with `echo`, which then is all."""
+        return None if self._only_echoes else super().limit
 
     @property
     def n_logprobs(self) -> int | None:
@@ -217,41 +243,50 @@ class CompletionRequest(Request, frozen=True, kw_only=True):
         """What continues a text is one text."""
         return False
 
-    def ids(self, text: Tokenizer) -> list[int]:
-        """Return the tokens of the prompt: a text, token ids, or a list of one of them."""
-        prompt: Any = self.prompt
-        if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
-            prompt = prompt[0]
-        if isinstance(prompt, str):
-            return text.encode(prompt)
-        if not all(isinstance(token, int) for token in prompt):
+    def prompts(self, text: Tokenizer) -> list[Prompt]:
+        """Return the tokens of each prompt: a text, token ids, or a list of either."""
+        given: Any = self.prompt
+        if isinstance(given, str) or all(isinstance(token, int) for token in given):
+            given = [given]
+        if len(given) > MAX_PROMPTS:
             raise ApiError(
-                400,
-                f"prompt holds {len(prompt)} prompts, but a request takes one; send one for each",
-                param="prompt",
-            )
-        unknown = [token for token in prompt if not 0 <= token < text.vocabulary]
-        if unknown:
+                400, f"prompt holds {len(given)} prompts, but a request takes up to {MAX_PROMPTS}; "
+                "send several requests", param="prompt",
+            )  # fmt: skip
+        if any(isinstance(prompt, int) for prompt in given):
             raise ApiError(
-                400,
-                f"prompt has the token id {unknown[0]}, but the model's go from 0 to "
-                f"{text.vocabulary - 1}; use the model's own tokenizer",
+                400, "prompt mixes token ids with prompts; send one prompt, or a list of prompts",
                 param="prompt",
-            )
-        return list(prompt)
+            )  # fmt: skip
+        return [self._prompt(prompt, text) for prompt in given]
+
+    @property
+    def _only_echoes(self) -> bool:
+        return bool(self.echo) and self.max_tokens == 0
+
+    def _prompt(self, prompt: str | list[int], text: Tokenizer) -> Prompt:
+        ids = text.encode(prompt) if isinstance(prompt, str) else prompt
+        if not self.echo:
+            return Prompt(ids)
+        known = [token for token in ids if 0 <= token < text.vocabulary]  # others are refused later
+        echo = prompt if isinstance(prompt, str) else text.decode(known)
+        return Prompt(ids, echo, is_continued=not self._only_echoes)
 
 
 _Kind = TypeVar("_Kind", bound=Request)
 
 
-def parse(body: bytes, kind: type[_Kind]) -> _Kind:
-    """Return the request that a body holds.
+def parse(body: bytes, kind: type[_Kind]) -> tuple[_Kind, list[str]]:
+    """Return the request that a body holds, and the names of fields that nothing here knows.
 
     Raises:
-        Problem: it is not JSON, not of this kind, or asks for what this server cannot do.
+        ApiError: it is not JSON, not of this kind, or asks for what this server cannot do.
     """
     try:
-        request = msgspec.json.decode(body, type=kind)
+        raw = msgspec.json.decode(body)
+        if isinstance(raw, dict):
+            fields.refuse_unsupported(raw, kind)
+        return msgspec.convert(raw, kind), fields.unknown(raw, kind)
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$.")
         param = where.rstrip("`") or None
@@ -259,50 +294,77 @@ def parse(body: bytes, kind: type[_Kind]) -> _Kind:
         raise ApiError(400, f"{name}: {what}; change it", param=param) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiError(400, f"the body is not JSON: {error}; send a JSON object") from error
-    for name, neutral in _OFF.items():
-        value = getattr(request, name, None)
-        if value is not None and value not in neutral:
-            shown = msgspec.json.encode(value).decode()[:80]
-            raise ApiError(400, f"{name} is {shown}, which this server cannot do; leave it out",
-                          param=name)  # fmt: skip
-    return request
+    except RecursionError as error:
+        raise ApiError(
+            400, "the body is nested too deeply; send a JSON object with a list of messages"
+        ) from error
 
 
 def options(request: Request, defaults: SamplingParams) -> GenerationOptions:
     """Return the options of a request; `defaults` hold where it says nothing.
 
     Raises:
-        OptionInvalid: a value is outside its range.
-        Problem: too many log probabilities are asked for.
+        OptionInvalidError: a value is outside its range.
+        ApiError: too much is asked for.
     """
-    given: Mapping[str, Any] = {
-        name: value for name in _SAMPLING if (value := getattr(request, name)) is not None
-    }
     n_logprobs = request.n_logprobs
     if n_logprobs is not None and n_logprobs > MAX_TOP_LOGPROBS:
         raise ApiError(
             400,
             f"{n_logprobs} log probabilities a token are asked for, but {MAX_TOP_LOGPROBS} are "
             "the most; ask for fewer",
-            param="top_logprobs",
+            param="top_logprobs" if isinstance(request, ChatRequest) else "logprobs",
         )
-    stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
     return GenerationOptions(
         max_tokens=request.limit,
-        stop=tuple(stop),
-        sampling=SamplingParams(**{**msgspec.structs.asdict(defaults), **given}),
+        stop=_stops(request),
+        sampling=SamplingParams(**{**msgspec.structs.asdict(defaults), **_sampling(request)}),
         n_logprobs=n_logprobs,
         splits_thinking=request.splits_thinking,
     )
 
 
-def _plain(content: str | list[Part] | None) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    for part in content:
-        if part.type != "text":
-            raise ApiError(
-                400, f"a message has content of the type {part.type!r}, but the model reads only "
-                "text; leave it out", param="messages",
-            )  # fmt: skip
-    return "".join(part.text for part in content)
+def _sampling(request: Request) -> dict[str, Any]:
+    """Return what a request says of sampling."""
+    found = {name: value for name in _SAMPLING if (value := getattr(request, name)) is not None}
+    penalty = _either(request, "repeat_penalty", "repetition_penalty")
+    if penalty is not None:
+        found["repeat_penalty"] = penalty
+    if request.top_k is not None:
+        found["top_k"] = 0 if request.top_k == _NO_LIMIT else request.top_k
+    if request.seed is not None:
+        seed = request.seed
+        is_signed = -SEEDS <= seed < 0  # OpenAI's seeds have 64 bits and a sign
+        found["seed"] = None if seed == _NO_LIMIT else seed % SEEDS if is_signed else seed
+    return found
+
+
+def _stops(request: Request) -> tuple[str, ...]:
+    stops = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
+    longest = max((len(stop.encode()) for stop in stops), default=0)
+    if len(stops) > MAX_STOPS or longest > MAX_STOP_BYTES:
+        raise ApiError(
+            400,
+            f"stop has {len(stops)} strings of up to {longest} bytes, but {MAX_STOPS} of "
+            f"{MAX_STOP_BYTES} bytes are the most; send fewer or shorter ones",
+            param="stop",
+        )
+    return stops
+
+
+def _either(struct: msgspec.Struct, name: str, other: str) -> Any:
+    """Return the value of a field that has two names."""
+    value, same = getattr(struct, name), getattr(struct, other)
+    if None not in (value, same) and value != same:
+        raise ApiError(
+            400, f"{name} and {other} differ, though they mean the same; send one of them",
+            param=name,
+        )  # fmt: skip
+    return same if value is None else value
+
+
+def _is_open(content: str, text: Tokenizer) -> bool:
+    """Say whether thinking starts within a content and goes on beyond it."""
+    if text.tags is None or content.rstrip().endswith(text.tags.opening):
+        return False
+    return content.rfind(text.tags.opening) > content.rfind(text.tags.closing)

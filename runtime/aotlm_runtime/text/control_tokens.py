@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Encoding, Tokenizer
 
-from aotlm_runtime.errors import PromptInvalid
+from aotlm_runtime.errors import PromptInvalidError
 
 # Private use: no text has a meaning there, and templates pass these characters through.
 _UNUSED = range(0xF0000, 0xFFFFE)
@@ -57,7 +57,7 @@ class EscapedMessages:
         """Look for characters that no string within `messages` uses.
 
         Raises:
-            PromptInvalid: a string holds lone surrogates, so it has no UTF-8.
+            PromptInvalidError: a string holds lone surrogates, so it has no UTF-8.
         """
         self._tokenizer = tokenizer
         self._control = control
@@ -74,11 +74,25 @@ class EscapedMessages:
             return [self.escape(item, allowed) for item in value]
         return value
 
+    def mark(self) -> str:
+        """Return a character that no message uses.
+
+        Raises:
+            PromptInvalidError: they use all of the private ones.
+        """
+        character = next(self._unused, "")
+        if not character:
+            raise PromptInvalidError(
+                "the messages use every private character of Unicode, so none is left to "
+                "stand in for control tokens; remove some"
+            )
+        return character
+
     def encode(self, text: str, encode_plain: Encode, *, add_special_tokens: bool) -> list[int]:
         """Return the ids of rendered text, in which what stands in is text again.
 
         Raises:
-            PromptInvalid: the tokenizer has no other way to write it.
+            PromptInvalidError: the tokenizer has no other way to write it.
         """
         encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
         if not self._originals:
@@ -102,12 +116,7 @@ class EscapedMessages:
     def _stand_in(self, original: str) -> str:
         known = {text: character for character, text in self._originals.items()}
         if original not in known:
-            character = next(self._unused, "")
-            if not character:
-                raise PromptInvalid(
-                    "the messages use every private character of Unicode, so none is left to "
-                    "stand in for control tokens; remove some"
-                )
+            character = self.mark()
             self._originals[character] = original
             return character
         return known[original]
@@ -143,13 +152,13 @@ class PlainTokenizer:
         """Return the ids of text, none of them a control token.
 
         Raises:
-            PromptInvalid: the tokenizer has no other way to write it.
+            PromptInvalidError: the tokenizer has no other way to write it.
         """
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         for id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if not self._control.holds(id, text[start:end]):
                 continue
-            raise PromptInvalid(
+            raise PromptInvalidError(
                 f"the tokenizer can write {text!r} only with a control token; "
                 "leave that out, or use --raw if it is meant to act as one"
             )
@@ -160,12 +169,12 @@ def check_text(text: str) -> str:
     """Return `text`.
 
     Raises:
-        PromptInvalid: it holds lone surrogates, so it has no UTF-8.
+        PromptInvalidError: it holds lone surrogates, so it has no UTF-8.
     """
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise PromptInvalid(
+        raise PromptInvalidError(
             f"the prompt is not valid UTF-8 at character {error.start}; give plain text"
         ) from error
     return text

@@ -1,17 +1,25 @@
 """Renders chat templates, in a sandbox, with the names that transformers gives them."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import jinja2
 import jinja2.ext
 import jinja2.sandbox
 
-from aotlm_runtime.errors import TemplateFailed
+from aotlm_runtime.errors import TemplateFailedError, TemplateInvalidError
 
 Message = Mapping[str, Any]
+
+# What the text ends with: the start of the assistant's next message, the last message as far as it
+# goes, or nothing but the messages.
+Ending = Literal["ask", "continue", "none"]
+
+# What a template is given anyway, so nobody else can set it.
+RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 
 _GENERATION = {"generation"}
 
@@ -23,33 +31,44 @@ class ChatTemplate:
         """Compile the template.
 
         Raises:
-            TemplateFailed: its syntax is wrong.
+            TemplateInvalidError: its syntax is wrong.
         """
         self._special_tokens = dict(special_tokens)
+        self._words = frozenset(re.findall(r"\w+", source))
         try:
             self._template = _environment().from_string(source)
         except jinja2.TemplateError as error:
-            raise TemplateFailed(
+            raise TemplateInvalidError(
                 f"the chat template does not compile: {error}; use --raw to go without it"
             ) from error
 
-    def render(self, messages: Sequence[Message]) -> str:
-        """Return the text that asks for the assistant's next message.
+    def reads(self, name: str) -> bool:
+        """Say whether a setting of that name can have an effect."""
+        return name in self._words
+
+    def render(
+        self, messages: Sequence[Message], *, asks: bool = True, settings: Mapping[str, Any] = {}
+    ) -> str:
+        """Return the text of messages; if it `asks`, with the start of the assistant's next.
+
+        `settings` are names that the template may look at, such as `enable_thinking`.
 
         Raises:
-            TemplateFailed: the template refused the messages.
+            TemplateFailedError: the template refused the messages.
         """
+        names = {
+            **self._special_tokens,
+            **settings,
+            "messages": [dict(message) for message in messages],
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": asks,
+        }
         try:
-            return self._template.render(
-                **self._special_tokens,
-                messages=[dict(message) for message in messages],
-                tools=None,
-                documents=None,
-                add_generation_prompt=True,
-            )
+            return self._template.render(names)
         # A template computes: it can divide by zero or add a string to a number.
         except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-            raise TemplateFailed(
+            raise TemplateFailedError(
                 f"the chat template failed on {len(messages)} messages: {error}; "
                 "use --raw to go without it"
             ) from error

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from aotlm_runtime.errors import TokenizerInvalid
+from aotlm_runtime.errors import TemplateFailedError, TemplateMissingError, TokenizerInvalidError
 from aotlm_runtime.text.control_tokens import Control, EscapedMessages, PlainTokenizer, check_text
 from aotlm_runtime.text.detokenizer import Detokenizer
 from aotlm_runtime.text.thinking import KNOWN_TAGS, Splitter, Tags
@@ -13,7 +13,7 @@ from aotlm_runtime.text.thinking import KNOWN_TAGS, Splitter, Tags
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as HfTokenizer
 
-    from aotlm_runtime.text.template import ChatTemplate, Message
+    from aotlm_runtime.text.template import ChatTemplate, Ending, Message
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 
@@ -32,7 +32,7 @@ class Tokenizer:
         """Read the tokenizer from its files, by name without folder.
 
         Raises:
-            TokenizerInvalid: `tokenizer.json` is missing or cannot be used.
+            TokenizerInvalidError: `tokenizer.json` is missing or cannot be used.
         """
         self._files = dict(files)
         self._tokenizer = _load(self._files)
@@ -56,7 +56,7 @@ class Tokenizer:
         gets no second one.
 
         Raises:
-            PromptInvalid: the text holds lone surrogates, so it has no UTF-8.
+            PromptInvalidError: the text holds lone surrogates, so it has no UTF-8.
         """
         if not raw:
             typed = self._typed(text)
@@ -66,27 +66,37 @@ class Tokenizer:
         starts_twice = len(ids) > len(own) and ids[:1] == own[:1] == [self._bos_id]
         return own if starts_twice else ids
 
-    def encode_chat(self, messages: "Sequence[Message]") -> list[int]:
-        """Return the ids that ask for the assistant's next message.
+    def encode_chat(
+        self,
+        messages: "Sequence[Message]",
+        *,
+        ending: "Ending" = "ask",
+        settings: Mapping[str, Any] = {},
+    ) -> list[int]:
+        """Return the ids that ask for the assistant's next message, or end as `ending` says.
 
-        Control tokens in messages stay text, but for tags of thinking in the assistant's, which
-        templates look for.
+        `settings` are what else the template may look at. Control tokens in both stay text, but for
+        tags of thinking in the assistant's messages, which templates look for.
 
         Raises:
-            PromptInvalid: a message holds lone surrogates, so it has no UTF-8.
-            TemplateFailed: the template refused the messages.
-            TokenizerInvalid: the model has no template.
+            PromptInvalidError: a message holds lone surrogates, so it has no UTF-8.
+            TemplateFailedError: the template refused the messages, or drops one to be continued.
+            TokenizerInvalidError: the model has no template.
         """
         if self.template is None:
-            raise TokenizerInvalid(
+            raise TemplateMissingError(
                 "the model has no chat template; use --raw to let it continue plain text"
             )
-        typed = self._typed(messages)
+        typed = self._typed([messages, settings])
         hidden = [
             typed.escape(message, self._tag_ids if message.get("role") == "assistant" else _NONE)
             for message in messages
         ]
-        rendered = self.template.render(hidden)
+        known = typed.escape(settings)
+        if ending == "continue":
+            rendered = _render_open(self.template, hidden, known, typed.mark())
+        else:
+            rendered = self.template.render(hidden, asks=ending == "ask", settings=known)
         return typed.encode(rendered, self._encode_plain, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -103,10 +113,6 @@ class Tokenizer:
     def detokenizer(self) -> Detokenizer:
         """Return a new stream of ids to whole characters."""
         return Detokenizer(self.decode, self._fragments)
-
-    def token(self, id: int) -> str:
-        """Return the text of one id alone; special tokens have theirs here."""
-        return self._tokenizer.decode([id], skip_special_tokens=False)
 
     def splitter(self, prompt: Sequence[int]) -> Splitter:
         """Return what tells thinking from the answer that follows the ids of a prompt."""
@@ -161,18 +167,37 @@ class Tokenizer:
         return EscapedMessages(self._tokenizer, self._control, messages)
 
 
+def _render_open(
+    template: "ChatTemplate", messages: "Sequence[Message]", settings: Mapping[str, Any], mark: str
+) -> str:
+    """Return the text of messages up to the end of the last one's content, which `mark` shows.
+
+    A space behind the mark tells whether the template strips contents, as transformers tells it.
+    """
+    *before, last = messages
+    said = last["content"]
+    open_ended = [*before, {**last, "content": f"{said}{mark} "}]
+    text, found, rest = template.render(open_ended, asks=False, settings=settings).rpartition(mark)
+    if not found or said.strip() not in text:
+        raise TemplateFailedError(
+            "the chat template does not write out the last message as it is, so that cannot be "
+            "continued; leave the message out, or ask with plain text"
+        )
+    return text if rest.startswith(" ") else text.rstrip()
+
+
 def _load(files: Mapping[str, bytes]) -> "HfTokenizer":
     from tokenizers import Tokenizer as HfTokenizer
 
     if "tokenizer.json" not in files:
-        raise TokenizerInvalid(
+        raise TokenizerInvalidError(
             f"the bundle has no tokenizer.json, only {', '.join(sorted(files)) or 'nothing'}; "
             "import the model with its tokenizer"
         )
     try:
         tokenizer = HfTokenizer.from_buffer(files["tokenizer.json"])
     except Exception as error:  # the library raises plain Exception
-        raise TokenizerInvalid(
+        raise TokenizerInvalidError(
             f"tokenizer.json cannot be used: {error}; import the model again"
         ) from error
     tokenizer.no_truncation()
@@ -220,5 +245,7 @@ def _parse_json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
     try:
         value = json.loads(files.get(name, b"{}"))
     except ValueError as error:
-        raise TokenizerInvalid(f"{name} is not JSON: {error}; import the model again") from error
+        raise TokenizerInvalidError(
+            f"{name} is not JSON: {error}; import the model again"
+        ) from error
     return value if isinstance(value, dict) else {}

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -15,10 +16,16 @@ from aotlm.support.atomic import new_folder
 from aotlm.support.build_record import BuildRecord, build_record, read_build_record
 from aotlm.support.progress import Progress, silent
 from aotlm.weights.file import WEIGHTS
-from aotlm_runtime.bundle.manifest import File, Library, Manifest, ModelFile, encode
+from aotlm_runtime.bundle.manifest import (
+    BLOCK_SIZE_BYTES,
+    File,
+    Library,
+    Manifest,
+    ModelFile,
+    encode,
+)
 
 MANIFEST = "manifest.json"
-_CHUNK_BYTES = 1 << 22
 
 
 def package(
@@ -53,6 +60,7 @@ def package(
             tokenizer_files=[f"tokenizer/{name}" for name in model.tokenizer_files],
             toolchain=model.toolchain,
             source_tensors=model.source_tensors,
+            block_size_bytes=BLOCK_SIZE_BYTES,
             files=files,
         )
         (made / MANIFEST).write_bytes(encode(manifest))
@@ -114,12 +122,9 @@ def _with_provenance(
     records: list[BuildRecord],
 ) -> list[File]:
     """Write the provenance of `files`, and return them and it for the manifest."""
-    targets = [library.target for library in libraries]
     path = made / provenance.NAME
-    path.write_bytes(encode(provenance.describe_build(model, records, targets, files)))
-    size, digest = _measure(path)
-    own = File(path=provenance.NAME, size_bytes=size, sha256=digest)
-    return sorted([*files, own], key=lambda file: file.path)
+    path.write_bytes(encode(provenance.describe_build(model, records, libraries, files)))
+    return sorted([*files, describe_file(made, provenance.NAME)], key=lambda file: file.path)
 
 
 def _members(out_dir: Path, model: ModelFile, libraries: list[Library]) -> list[tuple[Path, str]]:
@@ -152,20 +157,30 @@ def _describe_files(folder: Path, progress: Progress) -> list[File]:
     )
     files = []
     for number, path in enumerate(paths, start=1):
-        size, digest = _measure(folder / path)
-        files.append(File(path=path, size_bytes=size, sha256=digest))
+        files.append(describe_file(folder, path))
         progress(number, len(paths), path)
     return files
 
 
-def _measure(path: Path) -> tuple[int, str]:
-    size = 0
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            size += len(chunk)
-            digest.update(chunk)
-    return size, digest.hexdigest()
+def describe_file(folder: Path, path: str, block_size_bytes: int = BLOCK_SIZE_BYTES) -> File:
+    """Return what the manifest says of a file; more than one block have digests of their own.
+
+    The file is read once: another thread hashes each block beside the whole.
+    """
+    size_bytes, blocks = 0, list[str]()
+    whole = hashlib.sha256()
+    with (folder / path).open("rb") as file, ThreadPoolExecutor(1) as pool:
+        while block := file.read(block_size_bytes):
+            alone = pool.submit(hashlib.sha256, block)
+            whole.update(block)
+            size_bytes += len(block)
+            blocks.append(alone.result().hexdigest())
+    return File(
+        path=path,
+        size_bytes=size_bytes,
+        sha256=whole.hexdigest(),
+        block_sha256=blocks if len(blocks) > 1 else [],
+    )
 
 
 def _check_against_import(files: list[File], model: ModelFile, out_dir: Path) -> None:

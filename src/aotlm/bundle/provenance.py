@@ -15,7 +15,8 @@ import msgspec
 
 from aotlm.errors import AotlmError
 from aotlm.support.build_record import PIN_FILES, UNKNOWN, BuildRecord, Origin
-from aotlm_runtime.bundle.manifest import File, Model, ModelFile, Record, SourceTensor
+from aotlm_runtime.bundle.manifest import File, Library, Model, ModelFile, Record, SourceTensor
+from aotlm_runtime.bundle.symbols import DEFAULT_PREFIX
 
 NAME = "provenance.json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -43,13 +44,17 @@ class Stage(Record, frozen=True, kw_only=True):
     tools: dict[str, str]
 
 
-class Parameters(Record, frozen=True, kw_only=True):
-    """What the user of the build chose; `model` is a Hugging Face id, "demo" or "local"."""
+class Parameters(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """What the user of the build chose; `model` is a Hugging Face id, "demo" or "local".
+
+    `prefixes` are those of targets whose library has another than the default one.
+    """
 
     model: str
     revision: str | None
     dtype: str
     targets: list[str]
+    prefixes: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class Facts(Record, frozen=True, kw_only=True):
@@ -102,7 +107,10 @@ class Statement(Record, frozen=True, kw_only=True, rename="camel"):
 
 
 def describe_build(
-    model: ModelFile, records: Sequence[BuildRecord], targets: list[str], files: Sequence[File]
+    model: ModelFile,
+    records: Sequence[BuildRecord],
+    libraries: Sequence[Library],
+    files: Sequence[File],
 ) -> Statement:
     """Return the statement about `files`; the first of `records` is the import's."""
     facts = model.model
@@ -111,7 +119,15 @@ def describe_build(
         predicate=Predicate(
             build_definition=BuildDefinition(
                 external_parameters=Parameters(
-                    model=facts.source, revision=facts.revision, dtype=facts.dtype, targets=targets
+                    model=facts.source,
+                    revision=facts.revision,
+                    dtype=facts.dtype,
+                    targets=[library.target for library in libraries],
+                    prefixes={
+                        library.target: library.prefix
+                        for library in libraries
+                        if library.prefix != DEFAULT_PREFIX
+                    },
                 ),
                 internal_parameters=Facts(
                     model=facts,

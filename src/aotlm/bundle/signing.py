@@ -19,7 +19,6 @@ from aotlm.errors import AotlmError, UsageError
 from aotlm.support.atomic import new_file
 from aotlm_runtime.bundle.manifest import read_manifest
 from aotlm_runtime.bundle.reader import MANIFEST, SIGNATURE, open_bundle
-from aotlm_runtime.errors import AotlmRuntimeError
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
@@ -84,11 +83,13 @@ def sign_with_identity(bundle: Path) -> None:
 def verify_integrity(bundle: Path) -> bool:
     """Compare every file with the manifest, and say whether the bundle is signed.
 
+    Whole files are compared beside their blocks: the provenance names the digests of those.
+
     Raises:
-        AotlmRuntimeError: a file is missing, changed or not listed.
+        BundleError: a file is missing, changed or not listed.
     """
     with open_bundle(bundle) as opened:
-        opened.verify()
+        opened.verify(with_whole_files=True)
         return opened.is_signed
 
 
@@ -205,7 +206,7 @@ def _key_errors(key: Path, kind: str) -> Iterator[None]:
 def _sigstore_errors(done: str) -> Iterator[None]:
     try:
         yield
-    except (AotlmError, AotlmRuntimeError):
+    except AotlmError:
         raise
     except Exception as error:  # sigstore's services and the network fail in many ways
         raise AotlmError(

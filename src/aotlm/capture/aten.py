@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from aotlm.graph import ops
+from aotlm.graph.activations import ACTIVATIONS, Activation
 from aotlm.graph.dims import Dim
 from aotlm.graph.ir import Node, Op, TensorType, make
 
@@ -21,12 +22,24 @@ Handler = Callable[..., Any]
 TABLE: dict[Any, Handler] = {}
 
 
+def register(target: Any, handler: Handler) -> None:
+    """Enter the handler of an ATen op.
+
+    Raises:
+        ValueError: it has one already.
+    """
+    if target in TABLE:
+        raise ValueError(f"{target} has a handler already")
+    TABLE[target] = handler
+
+
 def _for(*targets: Any) -> Callable[[Handler], Handler]:
-    def register(handler: Handler) -> Handler:
-        TABLE.update(dict.fromkeys(targets, handler))
+    def enter(handler: Handler) -> Handler:
+        for target in targets:
+            register(target, handler)
         return handler
 
-    return register
+    return enter
 
 
 def _node(value: Node | float) -> Node:
@@ -40,25 +53,53 @@ def _elementwise(op: Op) -> Handler:
     return handler
 
 
-TABLE.update(
-    {
-        aten.mul.Tensor: _elementwise(ops.MUL),
-        aten.mul.Scalar: _elementwise(ops.MUL),
-        aten.div.Tensor: _elementwise(ops.DIV),
-        aten.div.Scalar: _elementwise(ops.DIV),
-        aten.pow.Tensor_Scalar: _elementwise(ops.POW),
-        aten.pow.Tensor_Tensor: _elementwise(ops.POW),
-        aten.neg.default: _elementwise(ops.NEG),
-        aten.rsqrt.default: _elementwise(ops.RSQRT),
-        aten.exp.default: _elementwise(ops.EXP),
-        aten.cos.default: _elementwise(ops.COS),
-        aten.sin.default: _elementwise(ops.SIN),
-        aten.tanh.default: _elementwise(ops.TANH),
-        aten.sigmoid.default: _elementwise(ops.SIGMOID),
-        aten.relu.default: _elementwise(ops.RELU),
-        aten.silu.default: _elementwise(ops.SILU),
-    }
-)
+for _target, _op in (
+    (aten.mul.Tensor, ops.MUL),
+    (aten.mul.Scalar, ops.MUL),
+    (aten.div.Tensor, ops.DIV),
+    (aten.div.Scalar, ops.DIV),
+    (aten.pow.Tensor_Scalar, ops.POW),
+    (aten.pow.Tensor_Tensor, ops.POW),
+    (aten.neg.default, ops.NEG),
+    (aten.rsqrt.default, ops.RSQRT),
+    (aten.exp.default, ops.EXP),
+    (aten.cos.default, ops.COS),
+    (aten.sin.default, ops.SIN),
+):
+    register(_target, _elementwise(_op))
+
+
+@_for(aten.square.default)
+def _square(type_: TensorType, x: Node) -> Node:
+    return make(ops.POW, [x, _node(2.0)])
+
+
+def _activation(target: Any, kinds: list[Activation]) -> Handler:
+    """Return the handler of an overload: which activation it is follows from its options."""
+    usual = {option.name: option.default_value for option in target._schema.arguments[1:]}
+
+    def handler(type_: TensorType, x: Node, *values: Any, **named: Any) -> Node:
+        options = {**usual, **dict(zip(usual, values, strict=False)), **named}
+        for known in kinds:
+            if {**usual, **known.options} == options:
+                return make(known.op, [x])
+        raise ops.TypeMismatch(f"the options {options}")
+
+    return handler
+
+
+def _by_overload() -> dict[str, list[Activation]]:
+    found: dict[str, list[Activation]] = {}
+    for known in ACTIVATIONS.values():
+        if known.aten:
+            found.setdefault(known.aten, []).append(known)
+    return found
+
+
+for _name, _kinds in _by_overload().items():
+    _packet, _overload = _name.split(".")
+    _target = getattr(getattr(aten, _packet), _overload)
+    register(_target, _activation(_target, _kinds))
 
 
 def _scaled(op: Op) -> Handler:
@@ -73,13 +114,8 @@ def _scaled(op: Op) -> Handler:
     return handler
 
 
-TABLE.update(dict.fromkeys((aten.add.Tensor, aten.add.Scalar), _scaled(ops.ADD)))
-TABLE.update(dict.fromkeys((aten.sub.Tensor, aten.sub.Scalar), _scaled(ops.SUB)))
-
-
-@_for(aten.gelu.default)
-def _gelu(type_: TensorType, x: Node, *, approximate: str = "none") -> Node:
-    return make({"none": ops.GELU, "tanh": ops.GELU_TANH}[approximate], [x])
+_for(aten.add.Tensor, aten.add.Scalar)(_scaled(ops.ADD))
+_for(aten.sub.Tensor, aten.sub.Scalar)(_scaled(ops.SUB))
 
 
 @_for(

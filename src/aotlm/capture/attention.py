@@ -17,7 +17,7 @@ import torch
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
-from aotlm.errors import AotlmError
+from aotlm.errors import UnsupportedModelError
 
 NAME: Final = "aotlm"
 IGNORED: Final = frozenset(
@@ -60,16 +60,12 @@ class CausalMask:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):  # Python and torch look for what an object can do
             raise AttributeError(name)
-        raise UnsupportedAttention(MASK_ARITHMETIC)
+        raise UnsupportedModelError(MASK_ARITHMETIC)
 
     def _computed(self, *_: object) -> NoReturn:
-        raise UnsupportedAttention(MASK_ARITHMETIC)
+        raise UnsupportedModelError(MASK_ARITHMETIC)
 
     __add__ = __radd__ = __mul__ = __rmul__ = __getitem__ = _computed
-
-
-class UnsupportedAttention(AotlmError):
-    """The model hands its attention an argument or a mask that the kernels do not know."""
 
 
 _refused: ContextVar[dict[str, None]] = ContextVar("refused")

@@ -7,29 +7,25 @@ from typing import Final
 
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PretrainedConfig
 
-from aotlm.errors import AotlmError
+from aotlm.errors import UnsupportedModelError
 
 ROPE_TYPES: Final = ("default", "linear", "llama3", "yarn")
-
-
-class UnsupportedModel(AotlmError):
-    """The model's configuration asks for something that has no lowering."""
 
 
 def check_config(config: PretrainedConfig) -> None:
     """Refuse what would capture quietly and compile wrong, or fail without its name.
 
     Raises:
-        UnsupportedModel: a rope type whose frequencies depend on the data, or ALiBi.
+        UnsupportedModelError: a rope type whose frequencies depend on the data, or ALiBi.
     """
     unknown = sorted({kind for kind in _rope_types(config) if kind not in ROPE_TYPES})
     if unknown:
-        raise UnsupportedModel(
+        raise UnsupportedModelError(
             f"the rope type {', '.join(unknown)} is not supported; supported are "
             f"{', '.join(ROPE_TYPES)}"
         )
     if _uses_alibi(config):
-        raise UnsupportedModel(
+        raise UnsupportedModelError(
             f"{config.model_type} uses ALiBi, a bias on attention scores that grows with distance; "
             "only scale, causal sliding window and softcap are supported, so this model cannot be "
             "compiled"

@@ -20,17 +20,13 @@ from aotlm.capture.nodes import is_attention, is_known, is_skipped, is_symbolic,
 from aotlm.capture.sizes import NotLinear, to_dim
 from aotlm.capture.torch_dtypes import NAMES
 from aotlm.capture.trace import Program
-from aotlm.errors import AotlmError
+from aotlm.errors import UnsupportedModelError
 from aotlm.graph import ops
 from aotlm.graph.ir import Graph, Location, Node, TensorType, build, make
 from aotlm.graph.state import kv_cache
 from aotlm.weights.weight import Source, Weight
 
 PREFIX = "model."  # the wrapper's own attribute, before every name of the model's
-
-
-class Unsupported(AotlmError):
-    """The model uses ATen ops that have no Graph op, or attention that no kernel knows."""
 
 
 UNKNOWN = object()  # a tensor that no Graph can have
@@ -177,7 +173,7 @@ class _Importer:
         outputs = self.walk()
         problems = [*self.program.refused, *self.unsupported_ops()]
         if problems:
-            raise Unsupported("; ".join(problems))
+            raise UnsupportedModelError("; ".join(problems))
         return build(self.inputs, outputs)
 
     def unsupported_ops(self) -> Iterator[str]:
@@ -229,7 +225,7 @@ def to_graph(program: Program) -> Graph:
     the logits [1, T, V] f32 of every row as output.
 
     Raises:
-        Unsupported: lists what attention refused, and every ATen op without a Graph op, its count
-            and first source line.
+        UnsupportedModelError: lists what attention refused, and every ATen op without a Graph op,
+            its count and first source line.
     """
     return _Importer(program).run()

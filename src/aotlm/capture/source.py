@@ -15,12 +15,17 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from aotlm.capture.demo import demo_gguf
 from aotlm.capture.source_gguf import gguf_config, gguf_names, gguf_tensors, read_gguf_table
-from aotlm.capture.source_hub import card_licence, fetch_from_hub, first_line, is_hub_id
+from aotlm.capture.source_hub import (
+    DEMO,
+    card_licence,
+    check_model,
+    fetch_from_hub,
+    first_line,
+)
 from aotlm.capture.source_safetensors import safetensors_names, safetensors_tensors
 from aotlm.capture.tensors import StoredTensor, TensorSource, resolve, skeleton
-from aotlm.errors import AotlmError, UsageError
+from aotlm.errors import AotlmError
 
-DEMO: Final = "demo"
 LOCAL: Final = "local"
 CAUSAL: Final = ("ForCausalLM", "LMHeadModel")
 TOKENIZER_FILES: Final = (
@@ -99,21 +104,14 @@ def open_model(model: str, revision: str | None = None) -> ModelSource:
         UsageError: a revision of something that has none, or a word that names nothing.
         AotlmError: the model cannot be read, or is not a causal language model.
     """
+    check_model(model, revision)
     path = Path(model).expanduser()
-    local = path.exists() or model == DEMO
-    if local and revision is not None:
-        raise UsageError(f"{model} has no revisions; drop --revision {revision}")
     if model == DEMO:
         return _open_gguf(DEMO, demo_gguf())
     if path.is_dir():
         return _open_folder(LOCAL, None, path)
     if path.is_file():
         return _open_gguf(LOCAL, path)
-    if not is_hub_id(model):
-        raise UsageError(
-            f"{model} is no folder or file on this machine, no Hugging Face id (owner/name) and "
-            "not `demo`; check its spelling"
-        )
     folder = fetch_from_hub(model, revision)
     return _open_folder(model, folder.name, folder)
 

@@ -15,12 +15,29 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from aotlm.errors import AotlmError
+from aotlm.errors import AotlmError, UsageError
 
 WANTED: Final = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "README.md"]
 # other formats of the same weights, which some models keep beside them
 UNWANTED: Final = ["*/*", "consolidated*.safetensors"]
 IDENTIFIER: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
+DEMO: Final = "demo"
+
+
+def check_model(model: str, revision: str | None) -> None:
+    """Refuse words that name no model, before anything is loaded or fetched.
+
+    Raises:
+        UsageError: a revision of something that has none, or a word that names nothing.
+    """
+    if model == DEMO or Path(model).expanduser().exists():
+        if revision is not None:
+            raise UsageError(f"{model} has no revisions; drop --revision {revision}")
+    elif not is_hub_id(model):
+        raise UsageError(
+            f"{model} is no folder or file on this machine, no Hugging Face id (owner/name) and "
+            "not `demo`; check its spelling"
+        )
 
 
 def is_hub_id(model: str) -> bool:

@@ -32,7 +32,7 @@ from aotlm.capture.lines import causes, raising_line
 from aotlm.capture.missing import decompositions, missing
 from aotlm.capture.nodes import is_plain, repeated_layers
 from aotlm.capture.sizes import LinearSizes, NotLinear
-from aotlm.errors import AotlmError
+from aotlm.errors import AotlmError, UnsupportedModelError
 
 N_EXAMPLE_TOKENS: Final = 7  # any number but 0 and 1, which torch.export would specialise
 _DATA_DEPENDENT: Final = (DataDependentOutputException, GuardOnDataDependentSymNode)
@@ -206,7 +206,7 @@ def trace_module(
             raise
         except Exception as error:
             if refused:  # the rest of the trace may have stumbled over just that
-                raise attention.UnsupportedAttention("; ".join(refused)) from error
+                raise UnsupportedModelError("; ".join(refused)) from error
             raise AotlmError(_untraceable(name, error)) from error
 
 

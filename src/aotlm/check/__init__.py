@@ -6,16 +6,18 @@ it to rounding; in f16 and bf16 our error must not exceed the error of PyTorch i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
+from transformers.utils.logging import disable_progress_bar
 
 from aotlm.capture.importer import to_graph
 from aotlm.capture.reference import reference_model, rounded_model
-from aotlm.capture.source import DEMO, LOCAL, ModelSource, open_model
+from aotlm.capture.source import LOCAL, ModelSource, open_model
+from aotlm.capture.source_hub import DEMO
 from aotlm.capture.trace import Program, trace
 from aotlm.check.compiled import open_session
 from aotlm.check.prompts import PROMPTS
@@ -25,15 +27,18 @@ from aotlm.errors import AotlmError
 from aotlm.graph.dims import evaluate
 from aotlm.graph.interpreter import Interpreter
 from aotlm.graph.ir import Node
-from aotlm_runtime.bundle.manifest import ModelFile
+from aotlm.support.progress import Progress, shown, silent
+from aotlm_runtime.bundle.manifest import Model, ModelFile
 from aotlm_runtime.compiled.session import Session
 
 Array = np.ndarray[Any, Any]
 Ids = list[int]
+T = TypeVar("T")
 
 SMALL: Final = 5_000_000  # parameters up to which the numpy interpreter is quick
 F32_TOLERANCE: Final = 5e-5  # f32 sums of some thousand terms in another order
 N_NEW_TOKENS: Final = 64
+N_CAPTURED_PROMPTS: Final = 2
 # PyTorch in f16 takes minutes for a long prompt on a CPU without f16 arithmetic.
 N_OWN_ERROR_PROMPTS: Final = 3
 N_OWN_ERROR_TOKENS: Final = 24
@@ -63,8 +68,11 @@ def check(out_dir: Path, model: str | None = None) -> int:
     """
     recorded = read_model_file(out_dir / "import")
     source = _source(recorded, model)
-    _check_digests(recorded, source)
-    rows = compare(out_dir, recorded, source)
+    disable_progress_bar()  # transformers' own, which knows of no terminal and no --quiet
+    with shown("check") as progress:
+        progress(0, 1, "digests of the model's tensors")
+        _check_digests(recorded, source)
+        rows = compare(out_dir, recorded, source, progress)
     print(f"{'stage':<52} {'value':>10} {'bound':>10}")
     for row in rows:
         sign = "≥" if row.at_least else "≤"
@@ -106,39 +114,77 @@ def _prompts(source: ModelSource, vocab_size: int) -> list[Ids]:
     return [tokenizer.apply_chat_template(chat, **options)["input_ids"] for chat in chats]
 
 
-def compare(out_dir: Path, recorded: ModelFile, source: ModelSource) -> list[Row]:
+def compare(
+    out_dir: Path, recorded: ModelFile, source: ModelSource, progress: Progress = silent
+) -> list[Row]:
     """Return the table's rows."""
     facts = recorded.model
     prompts = _prompts(source, facts.vocab_size)
+    steps = _Steps(progress, _n_steps(facts, len(prompts)))
     truth = reference_model(source)
+    steps.done("PyTorch's weights")
     program = trace(source.config)
-    rows = [Row("captured program vs eager, f32 (relative L2)",
-                _mean(lambda ids: relative_l2(captured_logits(program, truth, ids),
-                                              eager_logits(truth, ids)), prompts[:2]),
-                F32_TOLERANCE)]  # fmt: skip
+    steps.done("capture")
+    rows = [_captured(program, truth, steps.each("captured program", prompts[:N_CAPTURED_PROMPTS]))]
     if facts.n_parameters <= SMALL:
         rows.append(_interpreted(program, source, truth, prompts[0]))
+        steps.done("Graph interpreter")
     session = open_session(out_dir, recorded)
-    answers = [greedy(session, ids) for ids in prompts]
+    answers = [greedy(session, ids) for ids in steps.each("answers of the compiled model", prompts)]
     texts = [ids + new for ids, (new, _) in zip(prompts, answers, strict=True)]
-    wanted = [eager_logits(truth, text[:-1]) for text in texts]
+    wanted = [eager_logits(truth, text[:-1]) for text in steps.each("PyTorch in f32", texts)]
     bound = F32_TOLERANCE
     if facts.dtype != "f32":
         own = rounded_model(source, facts.dtype)
         few = list(zip(texts, wanted, strict=True))[:N_OWN_ERROR_PROMPTS]
         errors = [
             relative_l2(eager_logits(own, text[:N_OWN_ERROR_TOKENS]), logits[:N_OWN_ERROR_TOKENS])
-            for text, logits in few
+            for text, logits in steps.each(f"PyTorch in {facts.dtype}", few)
         ]
         bound = float(np.mean(errors))
         del own
-    stepped = [logits for _, logits in answers]
-    rows += _compiled(session, facts.dtype, texts, stepped, wanted, bound)
-    return rows
+    compared = steps.each(
+        "prefill of the compiled model",
+        [
+            (text, stepped, logits)
+            for text, (_, stepped), logits in zip(texts, answers, wanted, strict=True)
+        ],
+    )
+    return [*rows, *_compiled(session, facts.dtype, compared, bound)]
 
 
-def _mean(measure: Callable[[Ids], float], prompts: Sequence[Ids]) -> float:
-    return float(np.mean([measure(ids) for ids in prompts]))
+class _Steps:
+    """Counts the steps of a check."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress, self._total, self._n_done = progress, total, 0
+
+    def done(self, what: str) -> None:
+        """Tell that one more is done."""
+        self._n_done += 1
+        self._progress(self._n_done, self._total, what)
+
+    def each(self, what: str, items: Sequence[T]) -> Iterator[T]:
+        """Yield items, of which each is a step."""
+        for item in items:
+            yield item
+            self.done(what)
+
+
+def _n_steps(facts: Model, n_prompts: int) -> int:
+    """Count what `compare` goes through: two of its steps are before any prompt."""
+    n_own = 0 if facts.dtype == "f32" else min(n_prompts, N_OWN_ERROR_PROMPTS)
+    n_captured = min(n_prompts, N_CAPTURED_PROMPTS)
+    return 2 + n_captured + (facts.n_parameters <= SMALL) + 3 * n_prompts + n_own
+
+
+def _captured(program: Program, truth: Any, prompts: Iterator[Ids]) -> Row:
+    errors = [
+        relative_l2(captured_logits(program, truth, ids), eager_logits(truth, ids))
+        for ids in prompts
+    ]
+    what = "captured program vs eager, f32 (relative L2)"
+    return Row(what, float(np.mean(errors)), F32_TOLERANCE)
 
 
 def greedy(session: Session, ids: Ids, n_tokens: int = N_NEW_TOKENS) -> tuple[Ids, Array]:
@@ -155,11 +201,10 @@ def greedy(session: Session, ids: Ids, n_tokens: int = N_NEW_TOKENS) -> tuple[Id
 
 
 def _compiled(
-    session: Session, dtype: str, texts: list[Ids], stepped: list[Array], wanted: list[Array],
-    bound: float,
-) -> list[Row]:  # fmt: skip
+    session: Session, dtype: str, compared: Iterator[tuple[Ids, Array, Array]], bound: float
+) -> list[Row]:
     prefill, decode, agreed, total = [], [], 0, 0
-    for text, steps, logits in zip(texts, stepped, wanted, strict=True):
+    for text, steps, logits in compared:
         session.rewind(0)
         scored = np.concatenate([rows.copy() for rows in session.score(text[:-1])])
         prefill.append(relative_l2(scored, logits))

@@ -27,7 +27,8 @@ def _libraries(out_dir: Path) -> list[Library]:
 def open_session(out_dir: Path, model: ModelFile) -> Session:
     """Return a session on the weights and the best library of `out_dir`."""
     library = choose_library(_libraries(out_dir), cpu_features())
-    compiled = CompiledModel((out_dir / library.shared).read_bytes(), model.abi)
+    shared = (out_dir / library.shared).read_bytes()
+    compiled = CompiledModel(shared, model.abi, library.prefix)
     path = out_dir / "import" / WEIGHTS
     with path.open("rb") as file:
         begin = data_start(file.fileno())

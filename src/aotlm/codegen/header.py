@@ -1,16 +1,34 @@
-"""The C header of a compiled model, generated from what the import recorded."""
+"""The C header of a compiled model, generated from what the import recorded.
+
+Texts here have the default prefix; the finished header has the library's own.
+"""
+
+import re
 
 from aotlm_runtime.bundle.manifest import Abi, Bytes, ModelFile
-
-HEADER_NAME = "aotlm_model.h"
+from aotlm_runtime.bundle.symbols import DEFAULT_PREFIX
 
 _TOP = """\
-// The interface of one compiled model. Generated: do not edit.
+// The interface of one compiled model and of its static library. Generated: do not edit.
 //
-// The caller owns every buffer. State and workspace are aligned to 64 bytes; the state is zeroed
-// before position 0. The weights are the data section of weights.safetensors, mapped read-only.
+// The caller owns every buffer. Weights, state and workspace begin at a multiple of 64 bytes; the
+// state is zeroed before position 0. The weights are the data section of weights.safetensors,
+// mapped read-only. It starts behind 8 bytes (the length of what follows, little-endian) and JSON,
+// which holds AOTLM_WEIGHTS_LAYOUT_DIGEST if the file is one for this code.
+//
+// Threads of the program may call at the same time, each with tokens, positions, state, workspace
+// and logits of its own; they share the weights. One call at a time has the library's threads, and
+// the others run on their caller's thread alone. The results are the same bits.
+//
+// A program can hold several models if each was compiled with a prefix of its own, as
+// `inv compile --prefix NAME` does: all names begin with it then. Two models with one prefix do
+// not link: aotlm_abi_digest is there twice.
+#if defined(AOTLM_MODEL_H) && !defined(AOTLM_MODEL_{program})
+#error "two models with the prefix aotlm; compile one of them with inv compile --prefix NAME"
+#endif
 #ifndef AOTLM_MODEL_H
 #define AOTLM_MODEL_H
+#define AOTLM_MODEL_{program}
 
 #include <stdint.h>
 
@@ -21,7 +39,7 @@ extern "C" {
 
 _FUNCTIONS = """\
 // A dense array, as compiled code takes it: `aligned` is the data (`allocated` is not looked at),
-// `offset` and `strides` count elements.
+// `offset` is 0, and `strides` count elements.
 #define AOTLM_ARRAY(NAME, TYPE, RANK) \\
   typedef struct { \\
     TYPE *allocated; \\
@@ -37,22 +55,28 @@ AOTLM_ARRAY(aotlm_int2, int64_t, 2);
 AOTLM_ARRAY(aotlm_float3, float, 3);
 #undef AOTLM_ARRAY
 
-// Runs tokens[B, T] at positions[B]... and writes the logits of the last R of them, where R is
-// the size of logits[B, R, V] and may be 0. state is [B, bytes] with room for context_length
-// positions, which is C. Returns an aotlm_error.
-int32_t {prefill}(
+// These link with the library of this header alone.
+#define aotlm_prefill {prefill}
+#define aotlm_decode {decode}
+
+// Runs tokens[B, T] at positions[B]..., T from 1 to AOTLM_MAX_CHUNK_TOKENS, and writes the logits
+// of the last R of them, where R is the size of logits[B, R, V], from 0 to T. state is [B, bytes]
+// with room for context_length positions, which is C. Returns an aotlm_error; nothing is written
+// if it is not AOTLM_OK.
+int32_t aotlm_prefill(
     aotlm_bytes1 *weights, aotlm_int2 *tokens, aotlm_int1 *positions, int64_t context_length,
     aotlm_bytes2 *state, aotlm_bytes1 *workspace, aotlm_float3 *logits);
 
-// The same for T = 1 and R = 1.
-int32_t {decode}(
+// The same for T = 1, and R = 0 or 1.
+int32_t aotlm_decode(
     aotlm_bytes1 *weights, aotlm_int2 *tokens, aotlm_int1 *positions, int64_t context_length,
     aotlm_bytes2 *state, aotlm_bytes1 *workspace, aotlm_float3 *logits);
 
 // Equals AOTLM_ABI_DIGEST of the header that belongs to the library.
 const char *aotlm_abi_digest(void);
 
-// Sets how many threads calls use from now on (0: one for each CPU). Not during a call.
+// Sets how many threads calls use from now on (0: one for each CPU). Not during any call, whose
+// workspace has room for the earlier number.
 void aotlm_set_threads(int32_t threads);
 
 #ifdef __cplusplus
@@ -63,12 +87,26 @@ void aotlm_set_threads(int32_t threads);
 """
 
 
-def model_header(model: ModelFile) -> str:
-    """Return the text of `aotlm_model.h`."""
-    functions = _FUNCTIONS.replace("{prefill}", model.abi.prefill)
-    functions = functions.replace("{decode}", model.abi.decode)
-    parts = (_TOP, _constants(model), _errors(model.abi), _sizes(model.abi), functions)
-    return "\n".join(parts)
+def header_name(prefix: str) -> str:
+    """Return the header's file name."""
+    return f"{prefix}_model.h"
+
+
+def entry_symbol(entry: str, program: str) -> str:
+    """Return what the linker calls an entry point of the code with this digest."""
+    return f"{DEFAULT_PREFIX}_{entry}_{program}"
+
+
+def model_header(model: ModelFile, program: str, prefix: str) -> str:
+    """Return the header's text; `program` is the digest of the compiled code."""
+    functions = _FUNCTIONS
+    for entry in ("prefill", "decode"):
+        functions = functions.replace(f"{{{entry}}}", entry_symbol(entry, program))
+    top = _TOP.replace("{program}", program)
+    parts = (top, _constants(model), _errors(model), _sizes(model.abi), functions)
+    text = re.sub(rf"\b{DEFAULT_PREFIX}_", f"{prefix}_", "\n".join(parts))
+    text = text.replace(f"the prefix {DEFAULT_PREFIX};", f"the prefix {prefix};")
+    return text.replace(f"{DEFAULT_PREFIX.upper()}_", f"{prefix.upper()}_")
 
 
 def _constants(model: ModelFile) -> str:
@@ -94,10 +132,13 @@ def _constants(model: ModelFile) -> str:
     return "\n".join(lines)
 
 
-def _errors(abi: Abi) -> str:
+def _errors(model: ModelFile) -> str:
     lines = ["typedef enum {", "  AOTLM_OK = 0,"]
-    codes = sorted(abi.error_codes.items(), key=lambda item: int(item[0]))
-    lines += [f"  AOTLM_ERROR_{code} = {code},  // {sentence}" for code, sentence in codes]
+    codes = sorted(model.abi.error_codes.items(), key=lambda item: int(item[0]))
+    lines += [
+        f"  AOTLM_ERROR_{model.error_names.get(code, code)} = {code},  // {sentence}"
+        for code, sentence in codes
+    ]
     return "\n".join([*lines, "} aotlm_error;", ""])
 
 

@@ -1,12 +1,14 @@
 """One MLIR module to one object file."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from aotlm.codegen import pipelines
 from aotlm.codegen.tools import Step, run_tool, tool_path
 from aotlm.errors import AotlmError, UsageError
+from aotlm.support.dump import ALL, Dump, dump_of_environment
+from aotlm.support.timings import UNTIMED, Timings
 from aotlm.targets import Target
 
 # An object that refers to one of these would allocate, or convert floats by slow library calls
@@ -14,22 +16,22 @@ from aotlm.targets import Target
 _ALLOCATORS = ("malloc", "calloc", "realloc", "free", "aligned_alloc", "posix_memalign", "memalign")
 _CONVERSIONS = ("__truncsfbf2", "__truncsfhf2", "__truncdfbf2", "__truncdfhf2", "__extendhfsf2")
 _FORBIDDEN_SYMBOLS = frozenset((*_ALLOCATORS, *_CONVERSIONS))
-STAGES = ("fill-kernels", "mlir-translate", "opt")
+STAGES = ("define-kernels", "mlir-translate", "opt")
 
 
 @dataclass(frozen=True)
 class Lowering:
     """Where the lowering of one module works.
 
-    `work` gets all intermediate files, `failed` the input of a tool that fails. `dump`, when
-    given, gets the IR after the step named `dump_after` ("all": after every step).
+    `work` gets all intermediate files, `failed` the input of a tool that fails, `dump` the IR after
+    the steps that it wants, `timings` each tool.
     """
 
     target: Target
     work: Path
     failed: Path
-    dump: Path | None = None
-    dump_after: str | None = None
+    dump: Dump = field(default_factory=dump_of_environment)
+    timings: Timings = UNTIMED
 
 
 def pass_name(entry: str) -> str:
@@ -62,7 +64,7 @@ def _steps(cpu_flags: tuple[str, ...]) -> tuple[str, ...]:
 
 def check_dump_after(step: str | None) -> None:
     """Raise a UsageError when there is no step of that name."""
-    if step is not None and step != "all" and step not in step_names():
+    if step is not None and step != ALL and step not in step_names():
         raise UsageError(
             f"--dump-after={step} names no pass; known are all, {', '.join(step_names())}"
         )
@@ -114,7 +116,7 @@ def _cpu_flags(target: Target) -> tuple[str, ...]:
 def _run_passes(name: str, source: Path, how: Lowering) -> Path:
     """Run the MLIR passes in one go, or one by one when the IR between them is wanted."""
     entries = pipelines.MLIR_TO_LLVM_DIALECT
-    if how.dump is None:
+    if not any(how.dump.wants(pass_name(entry)) for entry in entries):
         return _run_pipeline(how, entries, source, f"{name}.llvm.mlir")
     for number, entry in enumerate(entries, start=1):
         source = _run_pipeline(how, (entry,), source, f"{name}.{number:02}.mlir")
@@ -130,13 +132,13 @@ def _run_pipeline(how: Lowering, entries: tuple[str, ...], source: Path, output:
 def _run(how: Lowering, tool: str, flags: tuple[str, ...], source: Path, output: str) -> Path:
     made = how.work / output
     command = (str(tool_path(tool)), *flags, str(source), "-o", str(made))
-    run_tool(Step(command, source), how.failed)
+    name = f"{tool} {source.name.split('.')[0]}"
+    run_tool(Step(command, source, name), how.failed, timings=how.timings)
     return made
 
 
 def _dump(how: Lowering, name: str, number: int, step: str, ir: Path) -> None:
-    if how.dump is None or how.dump_after not in (step, "all"):
-        return
-    how.dump.mkdir(parents=True, exist_ok=True)
-    suffix = "ll" if ir.suffix == ".ll" else "mlir"
-    (how.dump / f"{name}.{number:02}-{step}.{suffix}").write_bytes(ir.read_bytes())
+    if how.dump.wants(step):
+        suffix = "ll" if ir.suffix == ".ll" else "mlir"
+        file = f"{how.target.name}/{name}.{number:02}-{step}.{suffix}"
+        how.dump.write(step, file, ir.read_text(encoding="utf-8"))

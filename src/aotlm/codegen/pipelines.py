@@ -4,7 +4,7 @@ Each entry is what `--pass-pipeline` takes; its name, without options and anchor
 `--dump-after` takes.
 """
 
-# Kernels are filled in before this. The order matters in three places: canonicalize must follow
+# Kernels are defined before this. The order matters in three places: canonicalize must follow
 # convert-scf-to-openmp at once (parallel bodies with branches fail later otherwise), bf16
 # truncations are expanded before vectors become LLVM's (they become library calls otherwise), and
 # math that LLVM has no intrinsic for (tanh, erf) goes to libm after the rest went to LLVM.

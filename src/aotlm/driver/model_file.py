@@ -10,7 +10,7 @@ from pathlib import Path
 from aotlm.capture.convert import Written
 from aotlm.capture.source import ModelSource
 from aotlm.capture.tokenizer_files import bos_token_id, eos_token_ids
-from aotlm.emit.abi import describe_abi
+from aotlm.emit.abi import describe_abi, error_names
 from aotlm.emit.modules import ModelFiles
 from aotlm.graph import ops
 from aotlm.support.build_record import toolchain_versions
@@ -30,6 +30,7 @@ def describe_model(
         source_tensors=_source_tensors(source, weights),
         toolchain=toolchain_versions(),
         files=_listed(folder, {WEIGHTS: weights.sha256}),
+        error_names=error_names(),
     )
 
 

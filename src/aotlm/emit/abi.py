@@ -37,10 +37,15 @@ def describe_abi(files: ModelFiles) -> manifest.Abi:
         decode_workspace=_bytes(files.modules["decode"].workspace_bytes),
         weights_size_bytes=files.weights.data_size_bytes,
         weights_layout_digest=files.weights.layout_digest,
-        error_codes={str(code): text for code, text in ERROR_CODES.items()},
+        error_codes={str(code): error.meaning for code, error in ERROR_CODES.items()},
         digest="",
     )
     return msgspec.structs.replace(abi, digest=manifest.abi_digest(abi))
+
+
+def error_names() -> dict[str, str]:
+    """Return what C calls the ABI's error codes."""
+    return {str(code): error.name for code, error in ERROR_CODES.items()}
 
 
 def _bytes(size: Dim) -> manifest.Bytes:

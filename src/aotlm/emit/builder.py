@@ -14,7 +14,6 @@ from mlir import ir
 from mlir.dialects import arith, func, memref, scf, vector
 from mlir.passmanager import PassManager
 
-from aotlm.graph.dims import Affine
 from aotlm.support.dtypes import DTYPES
 
 _FLOATS = {
@@ -49,11 +48,6 @@ def memref_type(shape: Sequence[Any], dtype: str, strides: Sequence[Any] | None 
     steps = [step if isinstance(step, int) else DYNAMIC_STRIDE for step in strides]
     at = DYNAMIC_STRIDE if offset is None else offset
     return ir.MemRefType.get(sizes, element_type(dtype), ir.StridedLayoutAttr.get(at, steps))
-
-
-def is_dynamic(dim: Any) -> bool:
-    """Say whether a Graph dimension is not an int."""
-    return isinstance(dim, Affine)
 
 
 def index(value: int) -> ir.Value:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from mlir import ir
 from mlir.dialects import arith
 
 from aotlm.emit import builder as b
+from aotlm.emit.attributes import ATTRIBUTE
 from aotlm.emit.plan_workspace import Buffer, Placement, Plan, Strided
 from aotlm.graph.dims import SYMBOLS, Affine, Dim
 from aotlm.graph.ir import Node
@@ -98,15 +98,14 @@ class FunctionContext:
         """Return where the value lies."""
         return self.plan.placements[node]
 
-    def kernel(self, stem: str, inputs: list[ir.Type], attributes: dict[str, Any]) -> str:
+    def kernel(self, stem: str, inputs: list[ir.Type], attrs: ir.Attribute) -> str:
         """Declare a kernel (once for equal attributes) and return its name."""
-        value = ir.DictAttr.get({key: ir.Attribute.parse(text) for key, text in attributes.items()})
         for kernel in self.kernels.values():
-            if kernel.attributes["aotlm.kernel"] == value and kernel.inputs == tuple(inputs):
+            if kernel.attributes[ATTRIBUTE] == attrs and kernel.inputs == tuple(inputs):
                 return kernel.name
         same = sum(1 for name in self.kernels if name.rsplit("_", 1)[0] == stem)
         name = f"{stem}_{same}"
-        self.kernels[name] = Kernel(name, tuple(inputs), {"aotlm.kernel": value})
+        self.kernels[name] = Kernel(name, tuple(inputs), {ATTRIBUTE: attrs})
         return name
 
 

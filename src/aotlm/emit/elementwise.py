@@ -14,6 +14,7 @@ from aotlm.emit import mathlib
 from aotlm.emit.context import FunctionContext, Rows, rows, token_dim
 from aotlm.emit.plan_workspace import Placement, Strided, contiguous, strided_view
 from aotlm.graph import ops
+from aotlm.graph.activations import ACTIVATIONS
 from aotlm.graph.dims import add, scale
 from aotlm.graph.ir import Node, Op
 
@@ -120,12 +121,7 @@ BODIES: Final[dict[Op, Body]] = {
     ops.EXP: mathlib.exp,
     ops.COS: math_dialect.cos,
     ops.SIN: math_dialect.sin,
-    ops.TANH: mathlib.tanh,
-    ops.SIGMOID: mathlib.sigmoid,
-    ops.RELU: mathlib.relu,
-    ops.SILU: mathlib.silu,
-    ops.GELU: mathlib.gelu,
-    ops.GELU_TANH: mathlib.gelu_tanh,
+    **{known.op: mathlib.ACTIVATIONS[name] for name, known in ACTIVATIONS.items()},
 }
 
 

@@ -2,60 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mlir import ir
 from mlir.dialects import arith, func, memref
 
 from aotlm.emit import builder as b
+from aotlm.emit.attributes import AttentionAttrs, LinearAttrs, write_attrs
 from aotlm.emit.context import FunctionContext
 from aotlm.emit.memory import emit_cache_write
-from aotlm.emit.plan_workspace import Placement
+from aotlm.emit.plan_workspace import ALIGNMENT_BYTES, Placement
 from aotlm.graph import ops
-from aotlm.graph.dims import Affine, Dim, add, product, scale
+from aotlm.graph.dims import Affine, Dim, product, scale
 from aotlm.graph.ir import Node
 from aotlm.weights.weight import Weight
 
 DECODE_BLOCK = 256  # positions of one partial result of decode attention
-PACKED_ROWS = 6  # rows of a tile of packed rows, at most
-PACKED_BLOCK = 128  # columns of such rows of which all tiles lie together
+
+
+def packed_row_bytes(k: int) -> int:
+    """Return the bytes of a row of K f32 in a linear's scratch: whole cache lines."""
+    return -(-4 * k // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def scratch_bytes(node: Node) -> Dim:
-    """Return the bytes of scratch of a node.
+    """Return the bytes of scratch of a node, which every target's kernels keep to.
 
-    Decode attention keeps its partial results: one (maximum, sum, E sums) in f32 for each head and
-    block of 256 positions; C is a multiple of 64, so there are at most C/256 + 1 blocks. A linear
-    of more than one row keeps them packed in f32, in tiles that are all as large as the largest and
-    in whole blocks of columns.
+    A linear of more than one row may keep its x there, widened to f32 and in another order. Decode
+    attention keeps its partial results: one (maximum, sum, E sums) in f32 for each head and block
+    of 256 positions; C is a multiple of 64, so there are at most C/256 + 1 blocks.
     """
     if node.op is ops.LINEAR:
         k = int(str(node.operands[0].shape[-1]))
         n_rows = product(node.operands[0].shape[:-1])
-        row_bytes = -(-k // PACKED_BLOCK) * PACKED_BLOCK * 4
-        return 0 if n_rows == 1 else scale(add(n_rows, PACKED_ROWS - 1), row_bytes)
-    if node.op is not ops.ATTENTION or node.attrs["kernel"] != "grouped":
+        return 0 if n_rows == 1 else scale(n_rows, packed_row_bytes(k))
+    if node.op is not ops.ATTENTION or node.attrs["kernel"] != "split_kv":
         return 0
     _, _, heads, width = node.shape
     block = int(str(heads)) * (int(str(width)) + 2) * 4
     return Affine(block, (0, 0, -(-block // DECODE_BLOCK)))
-
-
-def _text(value: Any) -> str:
-    """Return an attribute's MLIR text."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value!r} : f64" if "e" not in repr(value) else f"{value:.17e} : f64"
-    return f'"{value}"' if isinstance(value, str) else str(value)
-
-
-def _described(op: str, **facts: Any) -> dict[str, str]:
-    return {
-        key: _text(value)
-        for key, value in sorted({"op": op, **facts}.items())
-        if value is not None and value is not False
-    }
 
 
 def _matrix(context: FunctionContext, place: Placement, columns: int) -> ir.Value:
@@ -94,13 +77,13 @@ def emit_linear(context: FunctionContext, node: Node) -> None:
     operands.append(_erased(_matrix(context, context.place(node), n_out)))
     if node in context.plan.scratch:
         operands.append(context.scratch(node))
-    facts = _described(
-        "linear", n=n, k=k, n_out=n_out, weight=weight.codec, layout=weight.layout,
-        **{name: node.attrs.get(name)
-           for name in ("bias", "gate", "activation", "scale", "softcap", "residual")},
+    epilogue = ("bias", "residual", "gate", "activation", "scale", "softcap")
+    attrs = LinearAttrs(
+        n, k, n_out, weight.codec, weight.layout,
+        **{name: node.attrs[name] for name in epilogue if name in node.attrs},
     )  # fmt: skip
-    name = context.kernel(f"linear_{n}x{k}", [value.type for value in operands], facts)
-    func.CallOp([], name, operands)
+    types = [value.type for value in operands]
+    func.CallOp([], context.kernel(f"linear_{n}x{k}", types, write_attrs(attrs)), operands)
 
 
 def emit_attention(context: FunctionContext, node: Node) -> None:
@@ -111,10 +94,16 @@ def emit_attention(context: FunctionContext, node: Node) -> None:
         ir.IndexType.get(), memref.load(context.base(context.place(positions).buffer), [b.index(0)])
     )
     emit_cache_write(context, node, position, length)
-    heads, groups = int(str(q.shape[1])), int(str(k_cache.shape[0]))
-    width, out_width = int(str(q.shape[3])), int(str(node.shape[3]))
+    attrs = AttentionAttrs(
+        node.attrs["kernel"],
+        n_heads=int(str(q.shape[1])), n_kv_heads=int(str(k_cache.shape[0])),
+        head_dim=int(str(q.shape[3])), v_head_dim=int(str(node.shape[3])),
+        cache=k_cache.dtype, scale=float(node.attrs["scale"]),
+        window=node.attrs["window"], softcap=node.attrs["softcap"],
+    )  # fmt: skip
+    heads, v_head_dim = attrs.n_heads, attrs.v_head_dim
     place = context.place(q)
-    sizes = [heads, context.size(q.shape[2]), width]
+    sizes = [heads, context.size(q.shape[2]), attrs.head_dim]
     strides: list[int | ir.Value] = [context.dim(place.strided.strides[i]) for i in (1, 2)]
     query = b.reinterpret(
         context.base(place.buffer), "f32", context.dim(place.strided.offset), sizes, [*strides, 1]
@@ -122,17 +111,12 @@ def emit_attention(context: FunctionContext, node: Node) -> None:
     out = context.place(node)
     result = b.reinterpret(
         context.base(out.buffer), "f32", context.dim(out.strided.offset),
-        [context.size(q.shape[2]), heads, out_width], [heads * out_width, out_width, 1],
+        [context.size(q.shape[2]), heads, v_head_dim], [heads * v_head_dim, v_head_dim, 1],
     )  # fmt: skip
     operands = [query, *(context.base(context.place(c).buffer) for c in (k_cache, v_cache)),
                 position, result]  # fmt: skip
     if node in context.plan.scratch:
         operands.append(context.scratch(node))
-    facts = _described(
-        "attention", kernel=node.attrs["kernel"], heads=heads, groups=groups, width=width,
-        out_width=out_width, cache=k_cache.dtype, scale=float(node.attrs["scale"]),
-        window=node.attrs["window"], softcap=node.attrs["softcap"],
-    )  # fmt: skip
-    stem = f"attention_{node.attrs['kernel']}"
-    name = context.kernel(stem, [value.type for value in operands], facts)
+    types = [value.type for value in operands]
+    name = context.kernel(f"attention_{attrs.kernel}", types, write_attrs(attrs))
     func.CallOp([], name, operands)

@@ -25,17 +25,36 @@ from aotlm.graph.state import POSITION_BLOCK, State
 from aotlm.partition.partition import Call, Program, Value
 from aotlm.support.dtypes import DTYPES
 
-ERROR_CODES: Final[Mapping[int, str]] = {
-    1: "the batch size is not 1",
-    2: "the number of tokens T is not what the entry point takes (1 for decode, 1 or more else)",
-    3: "the number of logit rows R is not between 0 and T",
-    4: "the context length C is not a multiple of 64, or not above 0",
-    5: "the first position is negative, or position + T is over the context length",
-    6: "the weights buffer is smaller than the weight file's data",
-    7: "the workspace is smaller than the formula in the manifest says",
-    8: "the logits' last dimension is not the vocabulary size",
-    9: "a token id is negative or not below the vocabulary size",
-    10: "the state is smaller than the formula in the manifest says for the context length",
+MAX_CHUNK_TOKENS: Final = 512  # the largest T of a call
+
+
+@dataclass(frozen=True)
+class ErrorCode:
+    """What an entry point found wrong: its name in C, and a sentence."""
+
+    name: str
+    meaning: str
+
+
+ERROR_CODES: Final[Mapping[int, ErrorCode]] = {
+    1: ErrorCode("BATCH", "the batch size is not 1"),
+    2: ErrorCode(
+        "TOKENS",
+        "the number of tokens T is not what the entry point takes "
+        f"(1 for decode, 1 to {MAX_CHUNK_TOKENS} for prefill)",
+    ),
+    3: ErrorCode("ROWS", "the number of logit rows R is not between 0 and T"),
+    4: ErrorCode("CONTEXT_LENGTH", "the context length C is not a multiple of 64, or not above 0"),
+    5: ErrorCode(
+        "POSITION", "the first position is negative, or position + T is over the context length"
+    ),
+    6: ErrorCode("WEIGHTS", "the weights buffer is smaller than the weight file's data"),
+    7: ErrorCode("WORKSPACE", "the workspace is smaller than the formula in the manifest says"),
+    8: ErrorCode("VOCABULARY", "the logits' last dimension is not the vocabulary size"),
+    9: ErrorCode("TOKEN_ID", "a token id is negative or not below the vocabulary size"),
+    10: ErrorCode(
+        "STATE", "the state is smaller than the formula in the manifest says for the context length"
+    ),
 }
 
 
@@ -140,7 +159,8 @@ class _Main:
         batch = [memref.dim(x, b.index(0)) for x in
                  (self.tokens, self.positions, self.state, self.logits)]  # fmt: skip
         wrong_batch = _any([_ne(size, one) for size in batch])
-        wrong_tokens = _ne(tokens, one) if decode else _less(tokens, one)
+        too_many = _less(b.index(1 if decode else MAX_CHUNK_TOKENS), tokens)
+        wrong_tokens = arith.ori(_less(tokens, one), too_many)
         block = b.index(POSITION_BLOCK)
         negative = arith.cmpi(
             arith.CmpIPredicate.sle, self.context_length, b.constant(0, b.element_type("i64"))

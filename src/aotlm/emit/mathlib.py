@@ -1,4 +1,4 @@
-"""exp, sigmoid, tanh and the activations as arithmetic on f32 scalars or vectors.
+"""exp, sigmoid, tanh and what activations are made of, as arithmetic on f32 scalars or vectors.
 
 LLVM vectorises this arithmetic like any other; calls into libm it does not. Errors are relative to
 f64 over the whole range, measured by tests/numerics: exp 2e-7, tanh 4e-7, erf 6e-7 absolute.
@@ -6,15 +6,17 @@ f64 over the whole range, measured by tests/numerics: exp 2e-7, tanh 4e-7, erf 6
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from mlir import ir
 from mlir.dialects import arith
 from mlir.dialects import math as math_dialect
 
 from aotlm.emit.builder import constant
+from aotlm.graph import activations
 
 LOG2_E: Final = math.log2(math.e)
 # log2(e) in two f32 parts: x · log2(e) − round(x · log2(e)) stays exact for large x.
@@ -100,36 +102,55 @@ def erf(x: ir.Value) -> ir.Value:
     return math_dialect.copysign(arith.subf(one, tail), x)
 
 
-def silu(x: ir.Value) -> ir.Value:
-    """Return x · sigmoid(x)."""
-    return arith.divf(x, arith.addf(constant(1.0, x.type), exp(arith.negf(x))))
+class _Emitted:
+    """The arithmetic of formulas, on f32 scalars or vectors; numbers become constants."""
+
+    def neg(self, x: ir.Value) -> ir.Value:
+        return arith.negf(x)
+
+    def add(self, a: Any, b: Any) -> ir.Value:
+        return arith.addf(*_values(a, b))
+
+    def sub(self, a: Any, b: Any) -> ir.Value:
+        return arith.subf(*_values(a, b))
+
+    def mul(self, a: Any, b: Any) -> ir.Value:
+        return arith.mulf(*_values(a, b))
+
+    def div(self, a: Any, b: Any) -> ir.Value:
+        return arith.divf(*_values(a, b))
+
+    def fma(self, a: Any, b: Any, c: Any) -> ir.Value:
+        return fma(*_values(a, b, c))
+
+    def maximum(self, a: Any, b: Any) -> ir.Value:
+        return maximum(*_values(a, b))
+
+    def minimum(self, a: Any, b: Any) -> ir.Value:
+        return minimum(*_values(a, b))
+
+    def exp(self, x: ir.Value) -> ir.Value:
+        return exp(x)
+
+    def tanh(self, x: ir.Value) -> ir.Value:
+        return tanh(x)
+
+    def sigmoid(self, x: ir.Value) -> ir.Value:
+        return sigmoid(x)
+
+    def erf(self, x: ir.Value) -> ir.Value:
+        return erf(x)
 
 
-def gelu(x: ir.Value) -> ir.Value:
-    """Return x · (1 + erf(x / √2)) / 2."""
-    half = arith.mulf(x, constant(0.5, x.type))
-    turned = erf(arith.mulf(x, constant(1 / math.sqrt(2), x.type)))
-    return arith.mulf(half, arith.addf(constant(1.0, x.type), turned))
-
-
-def gelu_tanh(x: ir.Value) -> ir.Value:
-    """Return x · (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2 = x · sigmoid(2√(2/π) (…))."""
-    cubic = fma(arith.mulf(arith.mulf(x, x), x), constant(0.044715, x.type), x)
-    return arith.mulf(x, sigmoid(arith.mulf(cubic, constant(2 * math.sqrt(2 / math.pi), x.type))))
-
-
-def relu(x: ir.Value) -> ir.Value:
-    """Return max(x, 0)."""
-    return maximum(constant(0.0, x.type), x)
+def _values(*terms: Any) -> list[ir.Value]:
+    """Return the terms with numbers as constants of the others' type."""
+    type_ = next(term.type for term in terms if isinstance(term, ir.Value))
+    return [term if isinstance(term, ir.Value) else constant(term, type_) for term in terms]
 
 
 ACTIVATIONS: Final[Mapping[str, Callable[[ir.Value], ir.Value]]] = {
-    "silu": silu,
-    "gelu": gelu,
-    "gelu_tanh": gelu_tanh,
-    "relu": relu,
-    "tanh": tanh,
-    "sigmoid": sigmoid,
+    name: functools.partial(known.formula, _Emitted())
+    for name, known in activations.ACTIVATIONS.items()
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mlir import ir
@@ -30,6 +30,12 @@ class ModelFiles:
     modules: Mapping[str, Modules]  # by entry
     programs: Mapping[str, Program]
     weights: WeightFilePlan
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """Yield the modules' names and texts."""
+        for entry, modules in self.modules.items():
+            yield f"forward_{entry}", modules.forward
+            yield f"subgraph0_{entry}", modules.subgraph
 
 
 def emit_modules(

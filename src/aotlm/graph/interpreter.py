@@ -6,6 +6,7 @@ rounded to f32 once, so the oracle is at least as exact as anything compared wit
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from aotlm.graph import ops
+from aotlm.graph.activations import ACTIVATIONS
 from aotlm.graph.dims import Dim, evaluate
 from aotlm.graph.ir import Graph, Node, Op
 from aotlm.support.dtypes import DTYPES
@@ -69,32 +71,36 @@ def _pow(x: Array, y: Array) -> Array:
     return _f32(x * x) if y == 2 else _f32(np.power(x.astype(np.float64), y))
 
 
-def _sigmoid(x: Array) -> Array:
-    with np.errstate(over="ignore"):
-        return 1 / (1 + np.exp(-x.astype(np.float64)))
-
-
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
-def _gelu(x: Array) -> Array:
-    wide = x.astype(np.float64)
-    return wide * 0.5 * (1 + _erf(wide / math.sqrt(2)))
+class _Wide:
+    """The arithmetic of formulas in f64; what overflows is infinite."""
+
+    neg, add, sub, mul, div = np.negative, np.add, np.subtract, np.multiply, np.divide
+    exp, tanh = np.exp, np.tanh
+
+    def fma(self, a: Any, b: Any, c: Any) -> Any:
+        return a * b + c
+
+    def maximum(self, a: Any, b: Any) -> Any:
+        return np.where(a > b, a, b)
+
+    def minimum(self, a: Any, b: Any) -> Any:
+        return np.where(a < b, a, b)
+
+    def sigmoid(self, x: Any) -> Any:
+        return 1 / (1 + np.exp(-x))
+
+    def erf(self, x: Any) -> Any:
+        return _erf(x)
 
 
-def _gelu_tanh(x: Array) -> Array:
-    wide = x.astype(np.float64)
-    return 0.5 * wide * (1 + np.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)))
-
-
-ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
-    "silu": lambda x: x * _sigmoid(x),
-    "gelu": _gelu,
-    "gelu_tanh": _gelu_tanh,
-    "relu": lambda x: np.maximum(x, 0),
-    "tanh": lambda x: np.tanh(x.astype(np.float64)),
-    "sigmoid": _sigmoid,
-}
+def activate(name: str, x: Array) -> Array:
+    """Return an activation of each element, in f64."""
+    with np.errstate(over="ignore"):
+        y: Array = ACTIVATIONS[name].formula(_Wide(), x.astype(np.float64))
+    return y
 
 
 def _elementwise(function: Callable[..., Any]) -> Callable[..., Array]:
@@ -138,9 +144,9 @@ def _linear(context: _Context, x: Array, w: Array, *rest: Array) -> Array:
         y = y + extra.pop(0)
     if attrs.get("gate"):
         gate, up = gate_halves(y, attrs["n_out"])
-        y = ACTIVATIONS[attrs["gate"]](gate) * up
+        y = activate(attrs["gate"], gate) * up
     if attrs.get("activation"):
-        y = ACTIVATIONS[attrs["activation"]](y)
+        y = activate(attrs["activation"], y)
     if attrs.get("scale") is not None:
         y = y * np.float32(attrs["scale"])
     if attrs.get("softcap") is not None:
@@ -200,12 +206,10 @@ TABLE: dict[Op, Callable[..., Array]] = {
     ops.EXP: _elementwise(np.exp),
     ops.COS: _elementwise(lambda x: np.cos(x.astype(np.float64))),
     ops.SIN: _elementwise(lambda x: np.sin(x.astype(np.float64))),
-    ops.TANH: _elementwise(ACTIVATIONS["tanh"]),
-    ops.SIGMOID: _elementwise(_sigmoid),
-    ops.RELU: _elementwise(ACTIVATIONS["relu"]),
-    ops.SILU: _elementwise(ACTIVATIONS["silu"]),
-    ops.GELU: _elementwise(_gelu),
-    ops.GELU_TANH: _elementwise(_gelu_tanh),
+    **{
+        known.op: _elementwise(functools.partial(activate, name))
+        for name, known in ACTIVATIONS.items()
+    },
     ops.CAST: lambda c, x: x.astype(DTYPES[c.attrs["dtype"]].numpy),
     ops.MEAN: lambda c, x: _f32(x.astype(np.float64).mean(-1, keepdims=True)),
     ops.ARANGE: lambda c: np.arange(c.value(c.attrs["start"]), c.value(c.attrs["end"])),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from aotlm.errors import AotlmError
 from aotlm.graph.dims import Dim, product, substitute
 
 Shape = tuple[Dim, ...]
@@ -34,10 +35,14 @@ class TensorType:
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """A kind of node. Tables elsewhere (interpreter, emission) are keyed by the object itself."""
+    """A kind of node: its name, the rule for its result's type, and what it means.
+
+    Tables elsewhere (interpreter, emission) are keyed by the object itself.
+    """
 
     name: str
     infer: Callable[..., TensorType]
+    doc: str
 
     def __repr__(self) -> str:
         return self.name
@@ -111,16 +116,33 @@ def build(inputs: Iterable[Node], outputs: Iterable[Node]) -> Graph:
 Rule = Callable[[Node, tuple[Node, ...]], Node | None]
 
 
+class RewriteFailed(Exception):
+    """A rule raised at a node of the Graph that was rewritten; that is a defect of the rule."""
+
+    def __init__(self, node: Node, reason: Exception) -> None:
+        super().__init__(f"{node.op}: {reason}")
+        self.node, self.reason = node, reason
+
+
 def rewrite(graph: Graph, rule: Rule) -> Graph:
     """Rebuild the Graph in order; `rule(node, new_operands)` returns a replacement or None.
 
     None keeps the node (with its new operands and the type inferred from them). Nodes that nothing
     needs any more are gone from the result; inputs stay.
+
+    Raises:
+        RewriteFailed: the rule raised, or a node does not fit its new operands.
+        AotlmError: raised by the rule, which refuses the model.
     """
     new: dict[Node, Node] = {}
     for node in graph.nodes:
         operands = tuple(new[operand] for operand in node.operands)
-        new[node] = rule(node, operands) or with_operands(node, operands)
+        try:
+            new[node] = rule(node, operands) or with_operands(node, operands)
+        except AotlmError:
+            raise
+        except Exception as error:
+            raise RewriteFailed(node, error) from error
     return build((new[node] for node in graph.inputs), (new[node] for node in graph.outputs))
 
 

@@ -6,6 +6,8 @@ Accumulation is f32 everywhere (the interpreter accumulates in f64 and rounds on
 
 from __future__ import annotations
 
+from aotlm.graph import activations
+from aotlm.graph.activations import ACTIVATIONS
 from aotlm.graph.dims import Dim, add, divide, product, sub
 from aotlm.graph.ir import Op, TensorType
 from aotlm.weights.weight import Weight
@@ -116,6 +118,8 @@ def _linear(
     n_out: int | None = None,
 ) -> TensorType:
     _require(x.shape[-1] == w.shape[1], f"linear: {x} has not the {w.shape[1]} columns of {w}")
+    known = all(name in (None, *ACTIVATIONS) for name in (gate, activation))
+    _require(known, f"linear: the gate {gate} or the activation {activation} is unknown")
     _require(len(rest) == bias + residual, "linear: operands do not match bias and residual")
     return TensorType((*x.shape[:-1], w.shape[0] if n_out is None else n_out), "f32")
 
@@ -151,54 +155,66 @@ def _attention(
     return TensorType((q.shape[0], q.shape[2], heads, v.shape[3]), "f32")
 
 
-INPUT = Op("input", lambda *, name, type, state=None: type)
-PARAMETER = Op("parameter", _parameter)
-SCALAR = Op("scalar", _scalar)
+INPUT = Op("input", lambda *, name, type, state=None: type, "an argument of the program, by name")
+PARAMETER = Op("parameter", _parameter, "a tensor of the weight file")
+SCALAR = Op("scalar", _scalar, "a constant")
 
-ADD = Op("add", broadcast)
-SUB = Op("sub", broadcast)
-MUL = Op("mul", broadcast)
-DIV = Op("div", broadcast)
-POW = Op("pow", broadcast)
-NEG = Op("neg", _unary)
-RSQRT = Op("rsqrt", _unary)
-EXP = Op("exp", _unary)
-COS = Op("cos", _unary)
-SIN = Op("sin", _unary)
-TANH = Op("tanh", _unary)
-SIGMOID = Op("sigmoid", _unary)
-RELU = Op("relu", _unary)
-SILU = Op("silu", _unary)
-GELU = Op("gelu", _unary)
-GELU_TANH = Op("gelu_tanh", _unary)
-CAST = Op("cast", _cast)  # to `dtype`, round to nearest even
+ADD = Op("add", broadcast, "x + y")
+SUB = Op("sub", broadcast, "x − y")
+MUL = Op("mul", broadcast, "x · y")
+DIV = Op("div", broadcast, "x / y")
+POW = Op("pow", broadcast, "x to the power of y")
+NEG = Op("neg", _unary, "−x")
+RSQRT = Op("rsqrt", _unary, "1 / √x")
+EXP = Op("exp", _unary, "e^x")
+COS = Op("cos", _unary, "cos(x)")
+SIN = Op("sin", _unary, "sin(x)")
+CAST = Op("cast", _cast, "x in `dtype`, rounded to nearest even")
+# activations that passes know by name; all of them are in graph/activations.py
+TANH, SIGMOID, RELU = activations.tanh, activations.sigmoid, activations.relu
+SILU, GELU, GELU_TANH = activations.silu, activations.gelu, activations.gelu_tanh
 
-MEAN = Op("mean", _mean)  # over the last dimension, which stays as 1
-ARANGE = Op("arange", _arange)
-VIEW = Op("view", _view)
-PERMUTE = Op("permute", _permute)
-SLICE = Op("slice", _slice)
-CONCAT = Op("concat", _concat)
-EXPAND = Op("expand", _expand)
-EMBEDDING = Op("embedding", _embedding)
-MATMUL = Op("matmul", _matmul)  # x [.., K] · w [K, N]
+MEAN = Op("mean", _mean, "the mean over the last dimension, which stays as 1")
+ARANGE = Op("arange", _arange, "the integers from `start` up to but not including `end`")
+VIEW = Op("view", _view, "the same elements, in row-major order, in another shape")
+PERMUTE = Op("permute", _permute, "dimension i of the result is dimension dims[i] of x")
+SLICE = Op("slice", _slice, "each `step`th element from `start` up to `end` along `dim`")
+CONCAT = Op("concat", _concat, "the operands one after the other along `dim`")
+EXPAND = Op("expand", _expand, "x repeated along dimensions of size 1")
+EMBEDDING = Op("embedding", _embedding, "(table [V, K], ids) → the rows of the ids")
+MATMUL = Op("matmul", _matmul, "x [.., K] · w [K, N]")
 
-LAYER_NORM = Op("layer_norm", _norm)  # (x, weight?, bias?) over the last dimension
-RMS_NORM = Op("rms_norm", _norm)  # x · rsqrt(mean(x²) + eps) · (weight + offset)
-LINEAR = Op("linear", _linear)
-# x [.., K] · w [N, K]ᵀ, then in this order: + bias, gate(even group) × odd group (w arranged
-# "gate_up"), activation, × scale, softcap · tanh(y / softcap), + residual
-ROTARY = Op("rotary", _rotary)
-# (x [1, H, T, D], cos [1, T, r], sin [1, T, r]) on the first r of D columns; the partner of column
-# i is i ± r/2, or i ± 1 where interleaved
-ATTENTION = Op("attention", _attention)
-# (q [1, H, T, D], k [1, G, T, D], v [1, G, T, E], positions [1], k_cache [G, C/64, D, 64],
-# v_cache [G, C, E]) → [1, T, H, E]. Writes k and v at positions…positions+T−1 of the caches, then
-# row t attends to 0…positions+t (the last `window` of those), with scores
-# softcap · tanh(q·k·scale / softcap)
+LAYER_NORM = Op(
+    "layer_norm", _norm,
+    "(x, weight?, bias?): (x − mean(x)) · rsqrt(variance(x) + eps) · weight + bias, over the last "
+    "dimension",
+)  # fmt: skip
+RMS_NORM = Op("rms_norm", _norm, "(x, weight?): x · rsqrt(mean(x²) + eps) · (weight + offset)")
+LINEAR = Op(
+    "linear", _linear,
+    "(x [.., K], w [N, K], bias?, residual?): x · wᵀ, then in this order: + bias, gate(even group) "
+    '× odd group (w arranged "gate_up"), activation, × scale, softcap · tanh(y / softcap), '
+    "+ residual",
+)  # fmt: skip
+ROTARY = Op(
+    "rotary", _rotary,
+    "(x [1, H, T, D], cos [1, T, r], sin [1, T, r]): pairs of the first r of D columns turned; the "
+    "partner of column i is i ± r/2, or i ± 1 where interleaved",
+)  # fmt: skip
+ATTENTION = Op(
+    "attention", _attention,
+    "(q [1, H, T, D], k [1, G, T, D], v [1, G, T, E], positions [1], k_cache [G, C/64, D, 64], "
+    "v_cache [G, C, E]) → [1, T, H, E]: writes k and v at positions…positions+T−1 of the caches, "
+    "then row t attends to 0…positions+t (the last `window` of those), with scores "
+    "softcap · tanh(q·k·scale / softcap)",
+)  # fmt: skip
 
 ELEMENTWISE = (
-    ADD, SUB, MUL, DIV, POW, NEG, RSQRT, EXP, COS, SIN, TANH, SIGMOID, RELU, SILU, GELU,
-    GELU_TANH, CAST,
+    ADD, SUB, MUL, DIV, POW, NEG, RSQRT, EXP, COS, SIN, CAST,
+    *(known.op for known in ACTIVATIONS.values()),
 )  # fmt: skip
 VIEWS = (VIEW, PERMUTE, SLICE, EXPAND)
+OPS = (
+    INPUT, PARAMETER, SCALAR, *ELEMENTWISE, MEAN, ARANGE, *VIEWS, CONCAT, EMBEDDING, MATMUL,
+    LAYER_NORM, RMS_NORM, LINEAR, ROTARY, ATTENTION,
+)  # fmt: skip

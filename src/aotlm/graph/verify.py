@@ -1,16 +1,20 @@
-"""The Graph's verifier: run between passes, so a broken pass is named by its own name."""
+"""The Graph's verifier: run between passes, so that the pass that broke a Graph can be named."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from aotlm.graph import ops
-from aotlm.graph.ir import Graph
+from aotlm.graph.ir import Graph, Node
 from aotlm.graph.state import state_of
 
 
 class InvalidGraph(Exception):
     """A Graph breaks its own rules; this is a defect of a pass, never the user's."""
+
+    def __init__(self, message: str, node: Node | None = None) -> None:
+        super().__init__(message)
+        self.node = node  # the first that breaks a rule, where it is one
 
 
 def verify(graph: Graph) -> None:
@@ -24,18 +28,28 @@ def verify(graph: Graph) -> None:
     for node in graph.nodes:
         for operand in node.operands:
             if id(operand) not in seen:
-                raise InvalidGraph(f"{node.op} at {node.location.module} reads a later node")
+                message = f"{node.op} at {node.location.module} reads a later node"
+                raise InvalidGraph(message, node)
             if state_of(operand) is not None:
                 state_users[operand.attrs["name"]] += 1
-        inferred = node.op.infer(*(operand.type for operand in node.operands), **node.attrs)
-        if inferred != node.type:
-            raise InvalidGraph(f"{node.op} has type {node.type}, its operands give {inferred}")
+        _verify_type(node)
         if node.op is ops.INPUT and node not in graph.inputs:
-            raise InvalidGraph(f"the input {node.attrs['name']} is not among the Graph's inputs")
+            message = f"the input {node.attrs['name']} is not among the Graph's inputs"
+            raise InvalidGraph(message, node)
         seen.add(id(node))
     shared = sorted(name for name, count in state_users.items() if count > 1)
     if shared:
         raise InvalidGraph(f"the caches {', '.join(shared)} have more than one user")
     for node in graph.outputs:
         if id(node) not in seen:
-            raise InvalidGraph(f"the output {node.op} is not among the nodes")
+            raise InvalidGraph(f"the output {node.op} is not among the nodes", node)
+
+
+def _verify_type(node: Node) -> None:
+    try:
+        inferred = node.op.infer(*(operand.type for operand in node.operands), **node.attrs)
+    except Exception as error:  # attributes that the op has not end in any
+        raise InvalidGraph(f"{node.op} has no type: {error}", node) from error
+    if inferred != node.type:
+        message = f"{node.op} has type {node.type}, its operands give {inferred}"
+        raise InvalidGraph(message, node)

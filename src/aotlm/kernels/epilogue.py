@@ -7,34 +7,35 @@ order, on the tile that is still in registers.
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Final
 
 from mlir import ir
 from mlir.dialects import arith, memref, vector
 
 from aotlm.emit import builder as b
 from aotlm.emit import mathlib
+from aotlm.emit.attributes import LinearAttrs
 from aotlm.weights.codecs import CODECS
 from aotlm.weights.weight import GATE_GROUP
 
 _LINE_BYTES: Final = 64
 
 
-class Operands:
-    """A linear kernel's facts and arguments: x [M, K] f32 (bf16 for bf16 weights), w in its
+class LinearOperands:
+    """A linear kernel's attributes and arguments: x [M, K] f32 (bf16 for bf16 weights), w in its
     layout, bias [N] f32 if any, residual [M, n_out] f32 if any, y [M, n_out] f32, and the scratch
     for packed rows where M can be more than 1."""
 
-    def __init__(self, facts: dict[str, Any], arguments: list[ir.Value]) -> None:
-        self.facts = facts
-        self.n, self.k, self.n_out = facts["n"], facts["k"], facts["n_out"]
-        self.codec = CODECS[facts["weight"]]
-        self.layout = self.codec.layout(facts["layout"])
+    def __init__(self, attrs: LinearAttrs, arguments: list[ir.Value]) -> None:
+        self.attrs = attrs
+        self.n, self.k, self.n_out = attrs.n, attrs.k, attrs.n_out
+        self.codec = CODECS[attrs.weight]
+        self.layout = self.codec.layout(attrs.layout)
         left = list(arguments)
         self.x = left.pop(0)
-        (self.w,) = (left.pop(0) for _ in self.codec.planes(facts["layout"], (self.n, self.k)))
-        self.bias = left.pop(0) if facts.get("bias") else None
-        self.residual = left.pop(0) if facts.get("residual") else None
+        (self.w,) = (left.pop(0) for _ in self.codec.planes(attrs.layout, (self.n, self.k)))
+        self.bias = left.pop(0) if attrs.bias else None
+        self.residual = left.pop(0) if attrs.residual else None
         self.y, *scratch = left
         self.scratch = scratch[0] if scratch else None
         self.line = _LINE_BYTES // self.codec.values.n_bytes
@@ -54,7 +55,7 @@ class Operands:
     def flat_weights(self) -> ir.Value:
         """Return w in one dimension."""
         n_elements = math.prod(ir.MemRefType(self.w.type).shape)
-        return b.reinterpret(self.w, self.facts["weight"], 0, [n_elements], [1])
+        return b.reinterpret(self.w, self.attrs.weight, 0, [n_elements], [1])
 
     def panel_start(self, p: ir.Value) -> ir.Value:
         """Return where panel p begins in the flat weights."""
@@ -88,7 +89,7 @@ def _flat_packs(w: ir.Value) -> ir.Value:
     ).results[0]
 
 
-def take(x: ir.Value, first: int, n: int) -> ir.Value:
+def extract_slice(x: ir.Value, first: int, n: int) -> ir.Value:
     """Return n neighbouring elements of a vector."""
     type_ = ir.VectorType.get([n], ir.VectorType(x.type).element_type)
     if ir.VectorType(x.type).shape[0] == n:
@@ -96,11 +97,11 @@ def take(x: ir.Value, first: int, n: int) -> ir.Value:
     return vector.extract_strided_slice(type_, x, [first], [n], [1])
 
 
-class Store:
+class Epilogue:
     """The epilogue of one tile, and the store of its columns that exist."""
 
     def __init__(
-        self, linear: Operands, rows: list[ir.Value], sums: list[ir.Value], column: ir.Value,
+        self, linear: LinearOperands, rows: list[ir.Value], sums: list[ir.Value], column: ir.Value,
         columns: int, half: str | None,
     ) -> None:  # fmt: skip
         self.linear, self.rows, self.sums, self.half = linear, rows, sums, half
@@ -126,7 +127,7 @@ class Store:
                 bias = self.load(linear.bias, [self.column], self.columns, self.column,
                                  linear.n, masked)  # fmt: skip
                 total = arith.addf(total, bias)
-            if linear.facts.get("gate"):
+            if linear.attrs.gate:
                 self.gated(row, total)
             else:
                 self.finish(row, total, self.column, self.columns, masked)
@@ -137,14 +138,14 @@ class Store:
         masked = n_out % group != 0
         base = arith.muli(arith.divui(self.column, b.index(2 * group)), b.index(group))
         if self.half == "gate":  # waits in y for its other half
-            self.put(row, total, base, group, n_out, masked)
+            self.store(row, total, base, group, n_out, masked)
             return
         if self.half == "up":
             gate = self.load(self.linear.y, [row, base], group, base, n_out, masked)
             self.pair(row, gate, total, base, masked)
             return
         for i in range(self.columns // (2 * group)):
-            gate, up = (take(total, (2 * i + j) * group, group) for j in (0, 1))
+            gate, up = (extract_slice(total, (2 * i + j) * group, group) for j in (0, 1))
             at = b.plus(base, i * group)
             if i and self.linear.n % self.columns:
                 with b.if_(_less(at, b.index(n_out))):
@@ -155,25 +156,27 @@ class Store:
     def pair(
         self, row: ir.Value, gate: ir.Value, up: ir.Value, column: ir.Value, masked: bool
     ) -> None:
-        active = mathlib.ACTIVATIONS[self.linear.facts["gate"]](gate)
+        activation = self.linear.attrs.gate
+        assert activation is not None
+        active = mathlib.ACTIVATIONS[activation](gate)
         self.finish(row, arith.mulf(active, up), column, GATE_GROUP, masked)
 
     def finish(
         self, row: ir.Value, y: ir.Value, column: ir.Value, columns: int, masked: bool
     ) -> None:
-        facts, limit = self.linear.facts, self.linear.n_out
-        if facts.get("activation"):
-            y = mathlib.ACTIVATIONS[facts["activation"]](y)
-        if facts.get("scale") is not None:
-            y = arith.mulf(y, b.constant(facts["scale"], y.type))
-        if facts.get("softcap") is not None:
-            y = mathlib.softcap(y, facts["softcap"])
+        attrs, limit = self.linear.attrs, self.linear.n_out
+        if attrs.activation:
+            y = mathlib.ACTIVATIONS[attrs.activation](y)
+        if attrs.scale is not None:
+            y = arith.mulf(y, b.constant(attrs.scale, y.type))
+        if attrs.softcap is not None:
+            y = mathlib.softcap(y, attrs.softcap)
         if self.linear.residual is not None:
             other = self.load(self.linear.residual, [row, column], columns, column, limit, masked)
             y = arith.addf(y, other)
-        self.put(row, y, column, columns, limit, masked)
+        self.store(row, y, column, columns, limit, masked)
 
-    def put(
+    def store(
         self, row: ir.Value, y: ir.Value, column: ir.Value, columns: int, limit: int, masked: bool
     ) -> None:
         if masked:

@@ -1,74 +1,86 @@
-"""The linear kernel: y[M, N] = x[M, K] · wᵀ with w in panels, then the epilogue, in its store.
+"""The linear kernel: y [M, n_out] f32 = epilogue(x [M, K] · wᵀ), w [N, K] in panels.
 
-A unit of work is a panel times a block of rows. Inside, a register tile of `rows` × `columns` runs
-down k. Every output sums k in ascending order from zero with one rounding a step (fma), whatever
-the tile: tiles, row blocks and threads never change a bit.
+The naive loop is `linear` of `graph/interpreter.py`. Here are the register tiles that are as wide
+as a panel and take weights as they come from memory, each once for MR rows: decode (M = 1), and
+prefill where vectors have 512 bits. In BLIS's words, without blocks of k (KC = K, NR = a panel):
 
-Here are the tiles as wide as a panel, which take weights as they come from memory: decode, and
-prefill where vectors have 512 bits. Narrower ones are in `packed`.
+    for p in panels of w:                        work item: a panel × a block of rows
+        for mc in 0..M step MC:
+            for mr in mc..mc+MC step MR:         MR from large to small: what is left takes less
+                sums [MR, NR] f32 = 0            registers
+                for k in 0..K:                   one column a step, or a pair of bf16
+                    sums += x[mr:mr+MR, k] ⊗ w[p, k, 0:NR]
+                y[mr:mr+MR, p·NR:] = epilogue(sums)
+
+Every output sums k in ascending order from zero with one rounding a step (fma), whatever the tile:
+tiles, row blocks and threads never change a bit. `vdpbf16ps` sums each pair's odd column first.
+Elsewhere prefill takes narrower tiles: `packed`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from mlir import ir
 from mlir.dialects import arith, memref, vector
 
 from aotlm.emit import builder as b
 from aotlm.emit import mathlib
-from aotlm.kernels.epilogue import Operands, Store, take, widen_pairs
+from aotlm.emit.attributes import LinearAttrs
+from aotlm.kernels.epilogue import Epilogue, LinearOperands, extract_slice, widen_pairs
 from aotlm.kernels.packed import emit_packed
-from aotlm.support.dtypes import DTYPES
+from aotlm.kernels.schedule import LinearSchedule, linear_schedule
 from aotlm.targets import Target
 
 DOT_LANES: Final = 16  # of vdpbf16ps with 512 bits
-ROW_BLOCK: Final = 48  # rows of a unit of work in prefill: a multiple of every tile's rows
-# Rows of a tile, largest first. 6 × 64 keeps 24 of 32 registers as accumulators; the dot product
-# has its pairs widened in no register and takes 12 × 32.
-FMA_ROWS: Final = (6, 4, 2, 1)
-DOT_ROWS: Final = (12, *FMA_ROWS)
-# How far ahead decode asks for its weights. Widening fills a core's window of instructions with so
-# few lines that loads alone don't keep memory busy. Measured on Zen 3: 1.05 times the speed in f16
-# and 1.08 in bf16, with neither 576 nor 1600 bytes as good. f32 is not widened, and loses a tenth.
-AHEAD_BYTES: Final = 1088
 
 
-class _Linear(Operands):
-    def __init__(self, facts: dict[str, Any], arguments: list[ir.Value], target: Target) -> None:
-        super().__init__(facts, arguments)
-        self.dot = facts["weight"] == "bf16" and target.bf16_dot
+class _Linear(LinearOperands):
+    """A linear in tiles as wide as a panel, NR columns.
+
+    `ahead` is the prefetch distance in weights. In its methods rows are the indices of a tile's
+    rows of x, p is the panel, and sums are one vector [NR] f32 for each row. A pack is what lies
+    together of a column of w: one k, or a pair of bf16 [NR, 2].
+    """
+
+    def __init__(
+        self, attrs: LinearAttrs, arguments: list[ir.Value], schedule: LinearSchedule
+    ) -> None:
+        super().__init__(attrs, arguments)
+        self.schedule = schedule
         self.pack = self.layout.k_pack
-        itemsize = self.codec.values.n_bytes
-        reaches_ahead = target.vector_bits < 512 and itemsize < DTYPES["f32"].n_bytes
-        self.ahead = AHEAD_BYTES // itemsize if reaches_ahead else 0
+        self.ahead = schedule.prefetch_bytes // self.codec.values.n_bytes
 
     def decode(self) -> None:
+        """Build M = 1: a work item is a panel."""
         with b.parallel([b.index(self.n_panels)]) as (p,):
             self.tile([b.index(0)], p)
 
     def prefill(self) -> None:
-        n_rows = self.n_rows
-        blocks = arith.ceildivui(n_rows, b.index(ROW_BLOCK))
+        """Build any M: a work item is a panel times a block of rows."""
+        n_rows, mc = self.n_rows, self.schedule.mc
+        blocks = arith.ceildivui(n_rows, b.index(mc))
         with b.parallel([b.index(self.n_panels), blocks]) as (p, block):
-            first = arith.muli(block, b.index(ROW_BLOCK))
-            end = arith.minui(arith.addi(first, b.index(ROW_BLOCK)), n_rows)
-            for row, n in b.tile_loop(first, end, DOT_ROWS if self.dot else FMA_ROWS):
+            first = arith.muli(block, b.index(mc))
+            end = arith.minui(arith.addi(first, b.index(mc)), n_rows)
+            for row, n in b.tile_loop(first, end, self.schedule.mr):
                 self.tile([b.plus(row, i) for i in range(n)], p)
 
     def tile(self, rows: list[ir.Value], p: ir.Value) -> None:
+        """Build a register tile of [len(rows), NR] outputs, and its epilogue."""
         columns = self.layout.panel
         sums = self.products(rows, p, columns)
-        Store(self, rows, sums, arith.muli(p, b.index(columns)), columns, None).emit()
+        Epilogue(self, rows, sums, arith.muli(p, b.index(columns)), columns, None).emit()
 
     def products(self, rows: list[ir.Value], p: ir.Value, columns: int) -> list[ir.Value]:
+        """Return x [rows, K] · panel p [K, NR] as sums; `columns` is NR."""
         zero = b.constant(0.0, b.vector_type(columns, "f32"))
         sums = [zero] * len(rows)
         step = self.step_pair if self.pack == 2 else self.step_single
-        unroll = 2 // self.pack
-        turns = self.k // (self.pack * unroll)
-        if turns:
-            stop = b.index(turns * unroll)
+        unroll = self.schedule.unroll_k // self.pack
+        n_iterations = self.k // (self.pack * unroll)
+        if n_iterations:
+            stop = b.index(n_iterations * unroll)
             row_size = self.pack * columns
             if self.ahead:
                 flat, start = self.flat_weights(), b.plus(self.panel_start(p), self.ahead)
@@ -79,15 +91,16 @@ class _Linear(Operands):
                 for i in range(unroll):
                     c.values = step(rows, p, b.plus(c.i, i), c.values, columns, True)
             sums = c.results
-        if turns * unroll * self.pack < self.k:
-            sums = step(rows, p, b.index(turns * unroll), sums, columns, False)
+        if n_iterations * unroll * self.pack < self.k:
+            sums = step(rows, p, b.index(n_iterations * unroll), sums, columns, False)
         return sums
 
     def step_single(
         self, rows: list[ir.Value], p: ir.Value, k: ir.Value,
         sums: list[ir.Value], columns: int, whole: bool,
     ) -> list[ir.Value]:  # fmt: skip
-        type_ = b.vector_type(columns, self.facts["weight"])
+        """Return sums + x[rows, k] ⊗ w[p, k, 0:NR], widened to f32."""
+        type_ = b.vector_type(columns, self.attrs.weight)
         w = mathlib.widen(vector.LoadOp(type_, self.w, [p, k, b.index(0)]).result)
         return [
             mathlib.fma(w, b.broadcast(memref.load(self.x, [row, k]), columns), s)
@@ -98,10 +111,13 @@ class _Linear(Operands):
         self, rows: list[ir.Value], p: ir.Value, pack: ir.Value,
         sums: list[ir.Value], columns: int, whole: bool,
     ) -> list[ir.Value]:  # fmt: skip
-        """Two columns of k at once; `whole` is False for the last one of an odd K."""
+        """Return sums + x[rows, 2·pack : 2·pack+2] · w[p, pack, 0:NR, 0:2], bf16 widened to f32.
+
+        `whole` is False for the last pack of an odd K, whose second half is not x's.
+        """
         w = vector.LoadOp(b.vector_type(2 * columns, "bf16"), self.w, [p, pack, b.index(0)]).result
         k = arith.muli(pack, b.index(2))
-        if self.dot:
+        if self.schedule.dot:
             return [self.dot_step(row, k, w, s, columns, whole)
                     for row, s in zip(rows, sums, strict=True)]  # fmt: skip
         low, high = widen_pairs(w)
@@ -118,6 +134,7 @@ class _Linear(Operands):
     def dot_step(
         self, row: ir.Value, k: ir.Value, w: ir.Value, total: ir.Value, columns: int, whole: bool
     ) -> ir.Value:
+        """Return a row's sum [NR] f32 plus x[row, k:k+2] · w [NR, 2], both bf16, by vdpbf16ps."""
         if whole:
             pair = vector.LoadOp(b.vector_type(2, "bf16"), self.x, [row, k]).result
         else:
@@ -129,8 +146,8 @@ class _Linear(Operands):
         spread = vector.bitcast(b.vector_type(2 * lanes, "bf16"), b.broadcast(bits, lanes))
         out = total
         for first in range(0, columns, lanes):
-            pairs = take(w, 2 * first, 2 * lanes)
-            dot = dot_product(take(total, first, lanes), pairs, spread)
+            pairs = extract_slice(w, 2 * first, 2 * lanes)
+            dot = dot_product(extract_slice(total, first, lanes), pairs, spread)
             out = dot if columns == lanes else vector.insert_strided_slice(dot, out, [first], [1])
         return out
 
@@ -144,21 +161,27 @@ def dot_product(total: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
 
 def emit_linear(
     name: str,
-    facts: dict[str, Any],
+    attrs: LinearAttrs,
     arguments: list[ir.Value],
     target: Target,
     before: ir.InsertionPoint,
 ) -> None:
     """Build the body of a linear kernel; functions that it calls go to `before`.
 
-    arguments: x [M, K] f32 (bf16 for bf16 weights), w in its layout, bias [N] f32 if any, residual
-    [M, n_out] f32 if any, y [M, n_out] f32. Accumulates in f32.
+    arguments: x [M, K] f32, or bf16 where the weights are; w in its layout (`weights/layouts.py`);
+    bias [N] f32 if any; residual [M, n_out] f32 if any; y [M, n_out] f32; scratch memref<?xi8>
+    where M is dynamic. All but w are row-major, x, residual and y with a row stride of their own.
+    Accumulates in f32.
     """
-    linear = _Linear(facts, arguments, target)
+    schedule = linear_schedule(target, attrs.weight)
+    linear = _Linear(attrs, arguments, schedule)
+    packed = schedule.packed
     if ir.MemRefType(linear.x.type).shape[0] == 1:
         linear.decode()
-    elif target.vector_bits < 512:
+    elif packed:
         is_one = arith.cmpi(arith.CmpIPredicate.eq, linear.n_rows, b.index(1))
-        b.if_else(is_one, linear.decode, lambda: emit_packed(name, facts, arguments, before))
+        b.if_else(
+            is_one, linear.decode, lambda: emit_packed(name, attrs, arguments, packed, before)
+        )
     else:
         linear.prefill()

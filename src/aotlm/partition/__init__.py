@@ -1,1 +1,1 @@
-"""Graph → functions and calls of them: embed, one function for each kind of layer, head."""
+"""Graph → functions and calls: embed → one function for each kind of layer, n calls → head."""

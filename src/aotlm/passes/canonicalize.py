@@ -55,7 +55,26 @@ def _permute(node: Node, x: Node) -> Node:
 
 @dataclass(frozen=True)
 class Canonicalize:
-    """Run until nothing changes (a single walk in order is enough: operands come first)."""
+    """Run until nothing changes (a single walk in order is enough: operands come first).
+
+    Before:
+        %x = input() : 1xTx8xf32
+        %view = view(%x) {shape=[T, 8]} : Tx8xf32
+        %view#2 = view(%view) {shape=[1, T, 2, 4]} : 1xTx2x4xf32
+        %exp = exp(%view#2) : 1xTx2x4xf32
+        %mul = mul(%exp, 1.0) : 1xTx2x4xf32
+        %view#3 = view(%x) {shape=[T, 8]} : Tx8xf32
+        %view#4 = view(%view#3) {shape=[1, T, 2, 4]} : 1xTx2x4xf32
+        %exp#2 = exp(%view#4) : 1xTx2x4xf32
+        %add = add(%mul, %exp#2) : 1xTx2x4xf32
+        return %add
+    After:
+        %x = input() : 1xTx8xf32
+        %view = view(%x) {shape=[1, T, 2, 4]} : 1xTx2x4xf32
+        %exp = exp(%view) : 1xTx2x4xf32
+        %add = add(%exp, %exp) : 1xTx2x4xf32
+        return %add
+    """
 
     name: str = "canonicalize"
 

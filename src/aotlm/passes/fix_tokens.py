@@ -17,6 +17,17 @@ class FixTokens:
 
     It runs behind all passes that decide how weights are merged, packed and rounded: both entry
     points share one weight file, and with T = 1 other shapes are equal by chance.
+
+    Before:
+        %x = input() : 1xTx8xf32
+        %parameter = parameter() {weight=w.weight:f32:matrix} : 16x8xf32
+        %linear = linear(%x, %parameter) : 1xTx16xf32
+        return %linear
+    After:
+        %x = input() : 1x1x8xf32
+        %parameter = parameter() {weight=w.weight:f32:matrix} : 16x8xf32
+        %linear = linear(%x, %parameter) : 1x1x16xf32
+        return %linear
     """
 
     n_tokens: Dim

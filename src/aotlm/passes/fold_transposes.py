@@ -30,7 +30,23 @@ def _weight(node: Node) -> Node | None:
 
 @dataclass(frozen=True)
 class FoldTransposes:
-    """matmul → linear."""
+    """matmul → linear.
+
+    Before:
+        %x = input() : Tx8xf32
+        %parameter = parameter() {weight=w:f32:matrix} : 6x8xf32
+        %permute = permute(%parameter) {dims=[1, 0]} : 8x6xf32
+        %matmul = matmul(%x, %permute) : Tx6xf32
+        %parameter#2 = parameter() {weight=b:f32:vector} : 6xf32
+        %add = add(%matmul, %parameter#2) : Tx6xf32
+        return %add
+    After:
+        %x = input() : Tx8xf32
+        %parameter = parameter() {weight=w:f32:matrix} : 6x8xf32
+        %parameter#2 = parameter() {weight=b:f32:vector} : 6xf32
+        %linear = linear(%x, %parameter, %parameter#2) {bias=True} : Tx6xf32
+        return %linear
+    """
 
     name: str = "fold-transposes"
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from aotlm.graph import ops
+from aotlm.graph.activations import ACTIVATIONS
 from aotlm.graph.ir import Graph, Node, make, rewrite, users
 from aotlm.passes.match import scalar
-from aotlm.passes.recognize_gated_mlp import ACTIVATIONS
 
 ORDER = ("activation", "scale", "softcap", "residual")
 
@@ -45,10 +45,10 @@ class _Fuser:
         return len(self.readers[node]) == 1 and node not in self.outputs
 
     def rule(self, node: Node, operands: tuple[Node, ...]) -> Node | None:
-        if node.op in ACTIVATIONS:
+        if node.op.name in ACTIVATIONS:
             x = operands[0]
             if x.op is ops.LINEAR and self.sole(node.operands[0]) and not x.attrs.get("gate"):
-                return _extended(x, activation=ACTIVATIONS[node.op])
+                return _extended(x, activation=node.op.name)
         elif node.op in (ops.MUL, ops.DIV):
             return self.scaled(node, operands)
         elif node.op is ops.ADD:
@@ -101,7 +101,23 @@ def _softcapped(linear: Node, cap: float) -> Node | None:
 
 @dataclass(frozen=True)
 class FuseEpilogues:
-    """Elementwise followers of a linear → its attributes."""
+    """Elementwise followers of a linear → its attributes.
+
+    Before:
+        %x = input() : 1xTx8xf32
+        %parameter = parameter() {weight=w.weight:f32:matrix} : 8x8xf32
+        %linear = linear(%x, %parameter) : 1xTx8xf32
+        %relu = relu(%linear) : 1xTx8xf32
+        %mul = mul(%relu, 0.5) : 1xTx8xf32
+        %add = add(%x, %mul) : 1xTx8xf32
+        return %add
+    After:
+        %x = input() : 1xTx8xf32
+        %parameter = parameter() {weight=w.weight:f32:matrix} : 8x8xf32
+        %linear = linear(%x, %parameter, %x) {activation=relu, residual=True, scale=0.5} :
+            1xTx8xf32
+        return %linear
+    """
 
     name: str = "fuse-epilogues"
 

@@ -35,7 +35,20 @@ def weight_roles(graph: Graph) -> dict[Node, str]:
 
 @dataclass(frozen=True)
 class MarkStorage:
-    """Choose the codecs of weights and the dtype of the state; cast the inputs of linears."""
+    """Choose the codecs of weights and the dtype of the state; cast the inputs of linears.
+
+    Before:
+        %x = input() : 1xTx8xf32
+        %parameter = parameter() {weight=w.weight:f32:matrix} : 16x8xf32
+        %linear = linear(%x, %parameter) : 1xTx16xf32
+        return %linear
+    After:
+        %x = input() : 1xTx8xf32
+        %cast = cast(%x) {dtype=bf16} : 1xTx8xbf16
+        %parameter = parameter() {weight=w.weight:bf16:matrix} : 16x8xbf16
+        %linear = linear(%cast, %parameter) : 1xTx16xf32
+        return %linear
+    """
 
     policy: Policy
     name: str = "mark-storage"

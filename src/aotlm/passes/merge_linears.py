@@ -44,7 +44,25 @@ def _merged(group: list[Node], x: Node) -> Node:
 
 @dataclass(frozen=True)
 class MergeLinears:
-    """Several linears of one input → one linear and slices of its result."""
+    """Several linears of one input → one linear and slices of its result.
+
+    Before:
+        %x = input() : 1xTx8xf32
+        %parameter = parameter() {weight=q.weight:f32:matrix} : 4x8xf32
+        %linear = linear(%x, %parameter) : 1xTx4xf32
+        %parameter#2 = parameter() {weight=k.weight:f32:matrix} : 4x8xf32
+        %linear#2 = linear(%x, %parameter#2) : 1xTx4xf32
+        %add = add(%linear, %linear#2) : 1xTx4xf32
+        return %add
+    After:
+        %x = input() : 1xTx8xf32
+        %parameter = parameter() {weight=q+k.weight:f32:matrix} : 8x8xf32
+        %linear = linear(%x, %parameter) : 1xTx8xf32
+        %slice = slice(%linear) {dim=2, end=4, start=0, step=1} : 1xTx4xf32
+        %slice#2 = slice(%linear) {dim=2, end=8, start=4, step=1} : 1xTx4xf32
+        %add = add(%slice, %slice#2) : 1xTx4xf32
+        return %add
+    """
 
     name: str = "merge-linears"
 

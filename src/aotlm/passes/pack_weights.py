@@ -11,7 +11,19 @@ from aotlm.graph.ir import Graph, Node, make, rewrite
 
 @dataclass(frozen=True)
 class PackWeights:
-    """Set the layout of the linears' weights."""
+    """Set the layout of the linears' weights.
+
+    Before:
+        %x = input() : 1xTx8xf32
+        %parameter = parameter() {weight=w.weight:f32:matrix} : 16x8xf32
+        %linear = linear(%x, %parameter) : 1xTx16xf32
+        return %linear
+    After:
+        %x = input() : 1xTx8xf32
+        %parameter = parameter() {weight=w.weight:f32:panels} : 16x8xf32
+        %linear = linear(%x, %parameter) : 1xTx16xf32
+        return %linear
+    """
 
     name: str = "pack-weights"
 

@@ -1,61 +1,84 @@
-"""Activations from their arithmetic: x · sigmoid(x), and GELU's tanh form spelled out."""
+"""Activations from their arithmetic, as graph/activations.py says that models write it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, Final
 
 from aotlm.graph import ops
-from aotlm.graph.ir import Graph, Node, make, rewrite, with_operands
-from aotlm.passes.match import either_order, scalar, with_scalar
+from aotlm.graph.activations import ACTIVATIONS, Activation, Written
+from aotlm.graph.ir import Node, TensorType, make
+from aotlm.passes.base import Pattern, PatternPass
+from aotlm.passes.match import scalar
+
+COMMUTATIVE: Final = (ops.ADD, ops.MUL)
 
 
-def _close(value: float, wanted: float) -> bool:
-    return math.isclose(value, wanted, rel_tol=1e-6)
+class _Writer:
+    """Builds arithmetic as Graph nodes: each op is a method, by its name; numbers are scalars."""
+
+    def __getattr__(self, name: str) -> Any:
+        op = next(op for op in ops.OPS if op.name == name)
+        return lambda *operands: make(op, map(_node, operands))
 
 
-def _silu(node: Node) -> Node | None:
-    for x, factor in either_order(node, ops.MUL):
-        if factor.op is ops.SIGMOID and factor.operands[0] is x:
-            return make(ops.SILU, [x], node.location)
-    return None
+def _node(value: Node | float) -> Node:
+    return value if isinstance(value, Node) else make(ops.SCALAR, value=value)
 
 
-def _cubic(node: Node, x: Node) -> bool:
-    """Match sqrt(2/π) · (x + 0.044715 · x³)."""
-    scaled = with_scalar(node, ops.MUL)
-    if scaled is None or not _close(scaled[1], math.sqrt(2 / math.pi)):
-        return False
-    for linear, cubed in either_order(scaled[0], ops.ADD):
-        factor = with_scalar(cubed, ops.MUL)
-        if linear is x and factor is not None and _close(factor[1], 0.044715):
-            power = factor[0]
-            return power.op is ops.POW and power.operands[0] is x and scalar(power.operands[1]) == 3
-    return False
+def _bound(node: Node, wanted: Node, x: Node | None) -> Iterator[Node | None]:
+    """Yield the value of x for each way in which the node is the wanted arithmetic of x."""
+    if wanted.op is ops.INPUT:
+        if x in (None, node):
+            yield node
+    elif wanted.op is ops.SCALAR:
+        value = scalar(node)
+        if value is not None and math.isclose(value, wanted.attrs["value"], rel_tol=1e-6):
+            yield x
+    elif wanted.op is node.op:
+        yield from _bound_operands(node.operands, wanted.operands, x)
+        if node.op in COMMUTATIVE:
+            yield from _bound_operands(node.operands[::-1], wanted.operands, x)
 
 
-def _gelu_tanh(node: Node) -> Node | None:
-    """Match (0.5 · x) · (1 + tanh(cubic(x)))."""
-    for half, shifted in either_order(node, ops.MUL):
-        halved, one = with_scalar(half, ops.MUL), with_scalar(shifted, ops.ADD)
-        if halved is None or one is None or (halved[1], one[1]) != (0.5, 1.0):
-            continue
-        if one[0].op is ops.TANH and _cubic(one[0].operands[0], halved[0]):
-            return make(ops.GELU_TANH, [halved[0]], node.location)
-    return None
+def _bound_operands(
+    operands: tuple[Node, ...], wanted: tuple[Node, ...], x: Node | None
+) -> Iterator[Node | None]:
+    if not wanted:
+        yield x
+        return
+    for bound in _bound(operands[0], wanted[0], x):
+        yield from _bound_operands(operands[1:], wanted[1:], bound)
 
 
-@dataclass(frozen=True)
-class RecognizeActivations:
-    """Arithmetic → silu and gelu_tanh."""
+def _pattern(known: Activation, written: Written) -> Pattern:
+    wanted = written(_Writer(), make(ops.INPUT, name="x", type=TensorType((1,))))
+
+    def match(node: Node) -> Node | None:
+        x = next(_bound(node, wanted, None), None)
+        return make(known.op, [x], node.location) if x is not None else None
+
+    return match
+
+
+@dataclass(frozen=True, repr=False)
+class RecognizeActivations(PatternPass):
+    """Arithmetic → the activations that models also write as arithmetic.
+
+    Before:
+        %x = input() : 1xTx8xf32
+        %sigmoid = sigmoid(%x) : 1xTx8xf32
+        %mul = mul(%x, %sigmoid) : 1xTx8xf32
+        return %mul
+    After:
+        %x = input() : 1xTx8xf32
+        %silu = silu(%x) : 1xTx8xf32
+        return %silu
+    """
 
     name: str = "recognize-activations"
-
-    def apply(self, graph: Graph) -> Graph:
-        """Return the Graph with whole activations."""
-
-        def rule(node: Node, operands: tuple[Node, ...]) -> Node | None:
-            new = with_operands(node, operands)
-            return _silu(new) or _gelu_tanh(new)
-
-        return rewrite(graph, rule)
+    patterns: tuple[Pattern, ...] = tuple(
+        _pattern(known, written) for known in ACTIVATIONS.values() for written in known.written
+    )

@@ -7,21 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Final
 
 from aotlm.graph import ops
-from aotlm.graph.ir import Graph, Node, Op, make, rewrite, users, with_operands
+from aotlm.graph.activations import ACTIVATIONS
+from aotlm.graph.ir import Graph, Node, make, rewrite, users, with_operands
 from aotlm.passes.match import either_order
 from aotlm.passes.weight_parts import joined_name, rows_of, zeros
 from aotlm.weights.weight import GATE_GROUP, Source, Weight
-
-ACTIVATIONS: Final[dict[Op, str]] = {
-    ops.SILU: "silu",
-    ops.GELU: "gelu",
-    ops.GELU_TANH: "gelu_tanh",
-    ops.RELU: "relu",
-    ops.SIGMOID: "sigmoid",
-}
 
 
 @dataclass(frozen=True)
@@ -86,7 +78,23 @@ def _fuse(node: Node, gate: _Half, up: _Half, activation: str) -> Node:
 
 @dataclass(frozen=True)
 class RecognizeGatedMlp:
-    """act(linear) · linear → linear with a gate."""
+    """act(linear) · linear → linear with a gate.
+
+    Before:
+        %x = input() : 1xTx8xf32
+        %parameter = parameter() {weight=gate.weight:f32:matrix} : 16x8xf32
+        %linear = linear(%x, %parameter) : 1xTx16xf32
+        %silu = silu(%linear) : 1xTx16xf32
+        %parameter#2 = parameter() {weight=up.weight:f32:matrix} : 16x8xf32
+        %linear#2 = linear(%x, %parameter#2) : 1xTx16xf32
+        %mul = mul(%silu, %linear#2) : 1xTx16xf32
+        return %mul
+    After:
+        %x = input() : 1xTx8xf32
+        %parameter = parameter() {weight=gate+up.weight:f32:matrix} : 32x8xf32
+        %linear = linear(%x, %parameter) {gate=silu, n_out=16} : 1xTx16xf32
+        return %linear
+    """
 
     name: str = "recognize-gated-mlp"
 
@@ -99,8 +107,8 @@ class RecognizeGatedMlp:
             for old, (active, value) in zip(
                 either_order(node, ops.MUL), either_order(new, ops.MUL), strict=True
             ):
-                activation = ACTIVATIONS.get(active.op)
-                if activation is None or any(len(readers[operand]) > 1 for operand in old):
+                activation = active.op.name
+                if activation not in ACTIVATIONS or any(len(readers[n]) > 1 for n in old):
                     continue
                 gate, up = _half(active.operands[0]), _half(value)
                 if gate is None or up is None or gate.end - gate.begin != up.end - up.begin:

@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aotlm.graph import ops
-from aotlm.graph.ir import Graph, Node, make, rewrite, with_operands
+from aotlm.graph.ir import Node, make
+from aotlm.passes.base import Pattern, PatternPass
 from aotlm.passes.match import either_order, scalar, with_scalar
 
 
@@ -79,17 +80,26 @@ def _shifted(node: Node) -> Node | None:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class RecognizeNorms:
-    """Arithmetic → rms_norm and layer_norm."""
+@dataclass(frozen=True, repr=False)
+class RecognizeNorms(PatternPass):
+    """Arithmetic → rms_norm and layer_norm.
+
+    Before:
+        %x = input() : 1xTx8xf32
+        %parameter = parameter() {weight=w:f32:vector} : 8xf32
+        %pow = pow(%x, 2.0) : 1xTx8xf32
+        %mean = mean(%pow) : 1xTx1xf32
+        %add = add(%mean, 1e-06) : 1xTx1xf32
+        %rsqrt = rsqrt(%add) : 1xTx1xf32
+        %mul = mul(%x, %rsqrt) : 1xTx8xf32
+        %mul#2 = mul(%parameter, %mul) : 1xTx8xf32
+        return %mul#2
+    After:
+        %x = input() : 1xTx8xf32
+        %parameter = parameter() {weight=w:f32:vector} : 8xf32
+        %rms_norm = rms_norm(%x, %parameter) {eps=1e-06, offset=0.0, weight=True} : 1xTx8xf32
+        return %rms_norm
+    """
 
     name: str = "recognize-norms"
-
-    def apply(self, graph: Graph) -> Graph:
-        """Return the Graph with whole norms."""
-
-        def rule(node: Node, operands: tuple[Node, ...]) -> Node | None:
-            new = with_operands(node, operands)
-            return _normalised(new) or _weighted(new) or _shifted(new)
-
-        return rewrite(graph, rule)
+    patterns: tuple[Pattern, ...] = (_normalised, _weighted, _shifted)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aotlm.graph import ops
-from aotlm.graph.ir import Graph, Node, make, rewrite, with_operands
+from aotlm.graph.ir import Node, make
+from aotlm.passes.base import Pattern, PatternPass
 from aotlm.passes.match import either_order
 
 
@@ -77,17 +78,31 @@ def _partial(node: Node) -> Node | None:
     return None
 
 
-@dataclass(frozen=True)
-class RecognizeRotary:
-    """Arithmetic → rotary."""
+@dataclass(frozen=True, repr=False)
+class RecognizeRotary(PatternPass):
+    """Arithmetic → rotary.
+
+    Before:
+        %x = input() : 1x2xTx8xf32
+        %cos = input() : 1xTx8xf32
+        %sin = input() : 1xTx8xf32
+        %view = view(%cos) {shape=[1, 1, T, 8]} : 1x1xTx8xf32
+        %mul = mul(%x, %view) : 1x2xTx8xf32
+        %slice = slice(%x) {dim=3, end=8, start=4, step=1} : 1x2xTx4xf32
+        %neg = neg(%slice) : 1x2xTx4xf32
+        %slice#2 = slice(%x) {dim=3, end=4, start=0, step=1} : 1x2xTx4xf32
+        %concat = concat(%neg, %slice#2) {dim=3} : 1x2xTx8xf32
+        %view#2 = view(%sin) {shape=[1, 1, T, 8]} : 1x1xTx8xf32
+        %mul#2 = mul(%concat, %view#2) : 1x2xTx8xf32
+        %add = add(%mul, %mul#2) : 1x2xTx8xf32
+        return %add
+    After:
+        %x = input() : 1x2xTx8xf32
+        %cos = input() : 1xTx8xf32
+        %sin = input() : 1xTx8xf32
+        %rotary = rotary(%x, %cos, %sin) : 1x2xTx8xf32
+        return %rotary
+    """
 
     name: str = "recognize-rotary"
-
-    def apply(self, graph: Graph) -> Graph:
-        """Return the Graph with whole rotary nodes."""
-
-        def rule(node: Node, operands: tuple[Node, ...]) -> Node | None:
-            new = with_operands(node, operands)
-            return _rotary(new) or _partial(new)
-
-        return rewrite(graph, rule)
+    patterns: tuple[Pattern, ...] = (_rotary, _partial)

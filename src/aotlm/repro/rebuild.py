@@ -13,6 +13,7 @@ from aotlm.codegen.compile import compile_import
 from aotlm.errors import UsageError
 from aotlm.support.build_record import UNKNOWN, origin, source_digest
 from aotlm.support.progress import Progress, shown, silent
+from aotlm_runtime.bundle.symbols import DEFAULT_PREFIX
 
 # What a model is called when only its user knows where it lies.
 _LOCAL = "local"
@@ -84,7 +85,8 @@ def build_again(
     shutil.rmtree(out, ignore_errors=True)
     import_model(model or wanted.model, revision, wanted.dtype, out, progress=progress)
     for target in wanted.targets:
-        compile_import(out, target, progress=progress)
+        prefix = wanted.prefixes.get(target, DEFAULT_PREFIX)
+        compile_import(out, target, prefix=prefix, progress=progress)
     package(out, progress=progress)
     return differences(statement, read_provenance(out / "bundle" / provenance.NAME))
 

@@ -17,6 +17,7 @@ from aotlm.repro.conditions import (
 )
 from aotlm.repro.same import check_same
 from aotlm.support.build_record import ROOT
+from aotlm.support.progress import note
 
 BUILD = "model"  # the folder of a build, in each of the two
 
@@ -59,7 +60,7 @@ def build_twice(wanted: Wanted, out: Path) -> tuple[Path, Path]:
 
 def _build(wanted: Wanted, how: Conditions, folder: Path) -> Path:
     """Run the three stages, each as its own process; return the folder that they fill."""
-    print(f"build: {describe(how)}", flush=True)
+    note(f"build: {describe(how)}")
     folder.mkdir(parents=True)
     model = _model(wanted.model, how, folder)
     out = folder / BUILD

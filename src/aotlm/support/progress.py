@@ -8,6 +8,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from aotlm_runtime.cli.console import is_quiet
+
 MAX_LINES = 25
 # The columns of the terminal that another process shows our stderr on; 0 where it does not know.
 TERMINAL_VARIABLE = "AOTLM_TERMINAL"
@@ -21,8 +23,9 @@ def silent(done: int, total: int, what: str) -> None:
 
 
 def note(line: str) -> None:
-    """Print a line on stderr that stays, above a bar where there is one."""
-    tqdm.write(line, file=sys.stderr)
+    """Print a line on stderr that stays, above a bar where there is one; with --quiet nothing."""
+    if not is_quiet():
+        tqdm.write(line, file=sys.stderr)
 
 
 def _line(title: str, done: int, total: int, what: str) -> None:
@@ -50,7 +53,10 @@ def _width() -> dict[str, Any] | None:
 
 @contextmanager
 def shown(title: str) -> Iterator[Progress]:
-    """Yield a progress function that shows itself on stderr under `title`."""
+    """Yield a progress function that shows itself on stderr under `title`; not with --quiet."""
+    if is_quiet():
+        yield silent
+        return
     width = _width()
     if width is None:
         yield lambda done, total, what: _line(title, done, total, what)

@@ -1,7 +1,6 @@
 """Which engine does the work: Docker, or this machine itself; and the connection to Docker."""
 
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,6 +9,7 @@ import docker
 from docker.errors import DockerException
 
 from aotlm.errors import AotlmError, UsageError
+from aotlm.support.progress import note
 
 ENGINES: Final = ("auto", "docker", "local")
 _PING_SECONDS = 10
@@ -69,7 +69,7 @@ def connect_or_none(settings: Settings) -> docker.DockerClient | None:
         if settings.engine == "docker":
             raise
         why = str(error).partition(";")[0]
-        print(f"engine: this machine ({why})", file=sys.stderr, flush=True)
+        note(f"engine: this machine ({why})")
         return None
 
 

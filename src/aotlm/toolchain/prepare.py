@@ -47,7 +47,7 @@ def prepare_image(bundle: Path, tag: str | None, settings: Settings) -> None:
 
     Raises:
         AotlmError: no Docker engine, or the build failed.
-        AotlmRuntimeError: the bundle is broken.
+        BundleError: the bundle is broken.
     """
     client = connect()
     with open_bundle(bundle) as opened, shown("image") as progress:

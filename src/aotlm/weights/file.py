@@ -51,7 +51,8 @@ def plan_weight_file(
 ) -> WeightFilePlan:
     """Lay the weights out in the given order.
 
-    The file's metadata is `metadata` and, for each weight, `tensor.<name>`: what it is made of.
+    The file's metadata is `metadata`, `layout_digest`, by which a program tells whether the file is
+    one for its code, and for each weight `tensor.<name>`: what it is made of.
 
     Raises:
         AotlmError: two weights have one name, or a name is one of the padding's.
@@ -74,8 +75,9 @@ def plan_weight_file(
             entries[name] = _entry(plane.dtype, plane.shape, begin, plane.size_bytes)
             table.append((name, plane.dtype.name, plane.shape, begin))
             end = begin + plane.size_bytes
-    header = {"__metadata__": dict(sorted(notes.items())), **entries}
     digest = hashlib.sha256(json.dumps(sorted(table)).encode()).hexdigest()
+    notes["layout_digest"] = digest
+    header = {"__metadata__": dict(sorted(notes.items())), **entries}
     return WeightFilePlan(tuple(weights), _padded(header), offsets, end, digest)
 
 
