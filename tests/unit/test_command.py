@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import aotlm
-from aotlm.driver.command import flag_words
+from aotlm.driver.command import as_task, flag_words
 from aotlm.driver.main import PROGRAM
 from aotlm.graph.ops import OPS
-from aotlm_runtime.cli.command_line import Command
+from aotlm_runtime.cli.command_line import Command, Program, Word
 from aotlm_runtime.cli.flags import RUN
 
 ROOT = Path(__file__).parents[2]
@@ -150,9 +150,35 @@ def test_a_dash_is_taken_as_the_prompt() -> None:
 def test_flags_reach_the_runtime_as_it_has_them() -> None:
     flags: dict[str, object] = {flag.name.replace("-", "_"): None for flag in RUN}
     flags |= {"raw": True, "json": False, "stats": False, "stop": ["a", "-b"], "prompt": "-"}
+    flags |= {"verify": True}
     words = flag_words(RUN, flags)
     assert words == ["--prompt=-", "--raw", "--stop=a", "--stop=-b", "--no-stats"]
     assert flag_words(RUN, {**flags, "raw": False, "stats": True, "stop": []}) == ["--prompt=-"]
+
+
+@pytest.mark.parametrize(
+    ("words", "positional"),
+    [
+        (["test"], []),
+        (["test", "--quick"], []),
+        (["test", "lint"], []),
+        (["lint", "test"], []),
+        (["test", "tests/unit"], ["path"]),
+        (["test", "tests/unit", "--quick"], ["path"]),
+    ],
+)
+def test_an_optional_word_of_a_task_is_asked_for_only_where_it_stands(
+    words: list[str], positional: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["inv", *words])
+    test = Command("test", "run", lambda a: 0, words=(Word("path", "which", is_optional=True),))
+    program = Program("inv", "", (test, Command("lint", "check", lambda a: 0)), lambda v: [])
+    assert as_task(program, test).positional == positional
+
+
+def test_one_test_is_run_by_its_name() -> None:
+    done = _inv("test", "tests/unit/test_dims.py::test_a_maximum_bounds_both")
+    assert (done.returncode, done.stdout.splitlines()[-1][:8]) == (0, "1 passed")
 
 
 def _aotlm(*words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:

@@ -6,7 +6,7 @@ from aotlm.errors import AotlmError
 from aotlm.graph import ops
 from aotlm.graph.dims import T
 from aotlm.graph.interpreter import Array, Interpreter
-from aotlm.graph.ir import Graph, build, make
+from aotlm.graph.ir import Graph, Node, build, make
 from aotlm.graph.printer import to_text
 from aotlm.graph.verify import verify
 from aotlm.partition.partition import Program, Value, canonical, partition, structure
@@ -145,6 +145,27 @@ def test_a_model_without_numbered_layers_is_refused(module: str) -> None:
         x = m.make(ops.NEG, m.input("x", 1, T, 8))
     with pytest.raises(AotlmError, match="has no numbered attention layers"):
         partition(graph_of(x), "entry")
+
+
+@pytest.mark.parametrize("n_behind", [1, 2])
+def test_layers_without_attention_behind_the_last_attention_are_layers(n_behind: int) -> None:
+    m = Model()
+    before = decoder(m, 2)
+    x = the_last_layers_result(before)
+    for layer in range(2, 2 + n_behind):
+        with m.at(f"model.layers.{layer}.mlp"):
+            x = m.make(ops.ADD, x, m.make(ops.SILU, m.linear(x, f"model.layers.{layer}.mlp", 24)))
+    with m.at("lm_head.0"):
+        logits = m.linear(x, "lm_head.0", 70)
+    program = partition(build(before.inputs, [logits]), "entry")
+    layers = ["entry_layer_0"] * 2 + ["entry_layer_1"] * n_behind
+    assert _called(program) == ["entry_embed", *layers, "entry_head"]
+    assert [weight.name for weight in program.head.weights] == ["lm_head.0.weight"]
+
+
+def the_last_layers_result(graph: Graph) -> Node:
+    """Return the last value that is made within a layer."""
+    return [node for node in graph.nodes if ".layers.1" in node.location.module][-1]
 
 
 def test_a_layer_that_reads_a_later_one_is_refused() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from aotlm.errors import AotlmError
 from aotlm.graph import ops
-from aotlm.graph.dims import T
+from aotlm.graph.dims import T, mul
 from aotlm.graph.ir import Graph, Node
 from aotlm.passes.fold_transposes import FoldTransposes
 from aotlm.weights.weight import Source
@@ -88,3 +88,28 @@ def test_a_view_that_cuts_columns_stays_behind_the_linear() -> None:
     m = Model()
     x = m.linear(m.input("x", T, 8), "w", 6)
     assert computed(_after(m, m.view(x, T, 2, 3))) == ["linear", "view"]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_linear_of_each_head_has_all_its_rows_in_one_dimension(bias: bool) -> None:
+    m = Model()
+    weight = m.permute(m.parameter("w", 6, 8), 1, 0)
+    y = m.make(ops.MATMUL, m.input("x", 1, T, 3, 8), weight)
+    after = _after(m, m.make(ops.ADD, y, m.parameter("b", 6)) if bias else y)
+    linear = the(after, ops.LINEAR)
+    assert linear.shape == (1, mul(T, 3), 6)
+    assert linear.attrs.get("bias", False) is bias
+    assert computed(after) == ["view", "linear", "view"]
+
+
+def test_a_view_that_cuts_rows_into_several_dimensions_stays_behind_the_linear() -> None:
+    m = Model()
+    x = m.linear(m.view(m.input("x", 1, T, 24), 1, mul(T, 3), 8), "w", 6)
+    assert computed(_after(m, m.view(x, 1, T, 3, 6))) == ["view", "linear", "view"]
+
+
+def test_more_rows_than_a_multiple_of_the_tokens_are_refused_in_a_sentence() -> None:
+    m = Model()
+    product = m.make(ops.MATMUL, m.input("x", 1, T, T, 8), m.parameter("w", 8, 6))
+    with pytest.raises(AotlmError, match="the model applies a linear to 1xTxTx8xf32 "):
+        FoldTransposes().apply(graph_of(product))

@@ -52,10 +52,24 @@ def as_task(program: Program, command: Command) -> Task:
         name=command.name,
         help={word.name: word.help for word in command.words}
         | {flag.attribute: flag.explained for flag in flags},
-        positional=[word.name for word in command.words],
+        positional=[
+            word.name
+            for word in command.words
+            if not word.is_optional or _has_word(program, command)
+        ],
         auto_shortflags=False,
         iterable=[flag.attribute for flag in flags if flag.kind == "texts"],
     )(body)
+
+
+def _has_word(program: Program, command: Command) -> bool:
+    """Say whether a word, no flag and no task, stands behind the task on the command line.
+
+    Invoke asks for every positional word of a task, so an optional one is positional only then.
+    """
+    behind = sys.argv[sys.argv.index(command.name) + 1 :] if command.name in sys.argv else []
+    tasks = {known.name for known in program.commands}
+    return bool(behind) and not behind[0].startswith("-") and behind[0] not in tasks
 
 
 def _with_spellings(flags: Sequence[Flag]) -> list[Flag]:

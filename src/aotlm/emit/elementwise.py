@@ -153,10 +153,11 @@ def emit_cast(context: FunctionContext, node: Node) -> None:
 def emit_copy(context: FunctionContext, node: Node) -> None:
     """Emit a view that needs a buffer of its own: the operand's elements in the view's order."""
     (source,) = node.operands
-    with rows(context, node) as row:
-        if node.op is ops.VIEW:  # the same order, so the buffer can be seen in the operand's shape
+    if node.op is ops.VIEW:  # the same order, so the buffer can be seen in the operand's shape
+        with rows(context, source) as row:
             map_rows(row, node, contiguous(source.shape), [source], lambda x: x)
-            return
+        return
+    with rows(context, node) as row:
         seen = strided_view(context.place(source).strided, node)
         assert seen is not None
         map_rows(row, node, context.place(node).strided, [source], lambda x: x, [seen])

@@ -45,6 +45,7 @@ def _matrix(context: FunctionContext, place: Placement, columns: int) -> ir.Valu
     """Return a [.., T, columns] value as memref<?x columns> with one row stride."""
     strided = place.strided
     rows = [i for i, dim in enumerate(strided.shape[:-1]) if dim != 1]
+    assert len(rows) <= 1, f"the rows of a linear are several dimensions: {strided.shape}"
     n_rows = context.size(strided.shape[rows[0]]) if rows else 1
     stride = context.size(strided.strides[rows[0]]) if rows else columns
     offset = context.size(strided.offset)

@@ -1,8 +1,9 @@
 """Cut a Graph into functions: embed, one for each distinct kind of layer, head; and their calls.
 
-The cut follows the module path that capture recorded for each node. Pieces are compared by
-structure (ops, attributes, types, roles of parameters), so n identical layers give one function
-and n calls, whatever the model.
+The cut follows the module path that capture recorded for each node: region i + 1 holds what lies
+in layer i, region 0 what comes before the layers, the last one what comes behind them and runs on
+fewer rows. Regions are compared by structure (ops, attributes, types, roles of parameters), so n
+equal layers give one function and n calls, whatever the model.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """A piece with its own inputs; parameters are its inputs `w0`, `w1`, … (role, not name)."""
+    """A region with its own inputs; parameters are its inputs `w0`, `w1`, … (role, not name)."""
 
     name: str
     graph: Graph
@@ -75,35 +76,53 @@ class Program:
         return tuple(dict.fromkeys(weight for call in self.calls for weight in call.weights))
 
 
-def _layer(node: Node) -> int | None:
-    found = re.match(r".*?\.(\d+)(?=\.|$)", node.location.module)
-    return int(found[1]) if found else None
+def _place(node: Node) -> tuple[str, int] | None:
+    """Return the list of modules that a node is in and its number there: ("model.layers", 3)."""
+    found = re.match(r"(.*?)\.(\d+)(?=\.|$)", node.location.module)
+    return (found[1], int(found[2])) if found else None
+
+
+def _layers(graph: Graph) -> dict[Node, int]:
+    """Return the layer of each node that is in one, by the lists of modules that have attention.
+
+    A layer need not have attention itself; what lies in other lists is in no layer.
+    """
+    places = {node: _place(node) for node in graph.nodes}
+    attention = [places[node] for node in graph.nodes if node.op is ops.ATTENTION]
+    lists = {place[0] for place in attention if place is not None}
+    if not attention or None in attention:
+        raise AotlmError("the model has no numbered attention layers, so it cannot be partitioned")
+    return {
+        node: place[1] for node, place in places.items() if place is not None and place[0] in lists
+    }
 
 
 def _region_of(graph: Graph) -> dict[Node, int]:
-    """Number each node's piece: 0 embed, 1 + i layer i, n_layers + 1 head."""
-    layers = [_layer(node) for node in graph.nodes if node.op is ops.ATTENTION]
-    if not layers or None in layers:
-        raise AotlmError("the model has no numbered attention layers, so it cannot be partitioned")
-    head = max(layer for layer in layers if layer is not None) + 2
-    stages: dict[Node, int] = {}
+    """Number each node's region: 0 embed, 1 + i layer i, n_layers + 1 head."""
+    layers = _layers(graph)
+    head = max(layer for node, layer in layers.items() if node.op not in FREE) + 2
+    regions: dict[Node, int] = {}
     for node in graph.nodes:
         if node.op is ops.INPUT or node.op in FREE:
             continue
-        reached = max((stages.get(operand, 0) for operand in node.operands), default=0)
-        layer = _layer(node)
-        stage = layer + 1 if layer is not None else (head if reached else 0)
-        if stage < reached:
+        reached = max((regions.get(operand, 0) for operand in node.operands), default=0)
+        layer = layers.get(node)
+        region = layer + 1 if layer is not None else (head if reached else 0)
+        if region < reached:
             raise AotlmError(
                 f"layer {layer} reads a value of a later layer ({node.location.module}), so the "
                 "model cannot be cut into layers"
             )
-        stages[node] = stage
-    return stages
+        regions[node] = region
+    return regions
 
 
 class _Region:
-    """Copies one stage's nodes into a function's graph with canonical inputs."""
+    """Copies one region's nodes into a function's Graph, in which no tensor has its name.
+
+    Values of other regions become inputs x0, x1, …, parameters w0, w1, …, in the order of use, so
+    equal regions give equal Graphs; `outer` and `weights` say what this region gives for them.
+    """
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
@@ -114,6 +133,7 @@ class _Region:
         self.parameters: list[Node] = []
 
     def operand(self, node: Node) -> Node:
+        """Return what a node of the region reads in place of `node`."""
         if node in self.copies:
             return self.copies[node]
         if node.op is ops.PARAMETER:
@@ -132,6 +152,7 @@ class _Region:
         return copy
 
     def copy(self, outputs: list[Node]) -> Graph:
+        """Return the function's Graph; `outputs` are the region's results."""
         for node in self.nodes:
             attrs = {name: value for name, value in node.attrs.items() if name != "layer"}
             if node.op is ops.ATTENTION:
@@ -163,56 +184,60 @@ def structure(graph: Graph) -> Any:
     )
 
 
-def _leaving(graph: Graph, stages: dict[Node, int]) -> dict[int, list[Node]]:
-    """Return for each stage the nodes that later stages read (or that are the result)."""
+def _leaving(graph: Graph, regions: dict[Node, int]) -> dict[int, list[Node]]:
+    """Return for each region its results: what later regions read, and what the Graph returns."""
     leaving: dict[int, dict[Node, None]] = {}
     for node in graph.nodes:
         for operand in node.operands:
-            if operand in stages and stages[operand] != stages[node]:
-                leaving.setdefault(stages[operand], {})[operand] = None
+            if operand in regions and regions[operand] != regions[node]:
+                leaving.setdefault(regions[operand], {})[operand] = None
     for node in graph.outputs:
-        leaving.setdefault(stages[node], {})[node] = None
-    return {stage: list(nodes) for stage, nodes in leaving.items()}
+        leaving.setdefault(regions[node], {})[node] = None
+    return {region: list(nodes) for region, nodes in leaving.items()}
 
 
 def _names(kinds: Iterable[int], last: int) -> dict[int, str]:
-    """Name the stages' first occurrences: embed, layer_0, layer_1, …, head."""
+    """Name the regions' first occurrences: embed, layer_0, layer_1, …, head."""
     names = {0: "embed", last: "head"}
-    layers = [stage for stage in kinds if stage not in names]
-    return names | {stage: f"layer_{i}" for i, stage in enumerate(layers)}
+    layers = [region for region in kinds if region not in names]
+    return names | {region: f"layer_{i}" for i, region in enumerate(layers)}
 
 
 def partition(graph: Graph, entry: str) -> Program:
     """Cut the Graph into functions named `<entry>_embed`, `<entry>_layer_<kind>`, `<entry>_head`.
 
+    The calls run in the order of the regions, and a value passes between any two of them (the
+    tables of rotary from embed to every layer). The head is the last call; it runs on the last R
+    of the T rows, so no state is read or written there.
+
     Raises:
-        AotlmError: the layers are not a chain.
+        AotlmError: no attention is in a numbered layer, or a layer reads what a later one makes.
     """
-    stages = _region_of(graph)
-    leaving = _leaving(graph, stages)
-    by_stage: dict[int, list[Node]] = {}
+    regions = _region_of(graph)
+    leaving = _leaving(graph, regions)
+    by_region: dict[int, list[Node]] = {}
     for node in graph.nodes:
-        if node in stages:
-            by_stage.setdefault(stages[node], []).append(node)
+        if node in regions:
+            by_region.setdefault(regions[node], []).append(node)
     values: dict[Node, Value] = {
         node: Value(node.attrs["name"], node.type, state=state_of(node)) for node in graph.inputs
     }
     kinds: dict[Any, int] = {}
     pieces = []
-    for stage in sorted(by_stage):
-        piece = _Region(by_stage[stage])
-        copy = piece.copy(leaving[stage])
-        kind = kinds.setdefault(structure(copy), stage)
-        pieces.append((stage, kind, piece, copy))
-    names = _names(dict.fromkeys(kinds.values()), max(by_stage))
+    for region in sorted(by_region):
+        piece = _Region(by_region[region])
+        copy = piece.copy(leaving[region])
+        kind = kinds.setdefault(structure(copy), region)
+        pieces.append((region, kind, piece, copy))
+    names = _names(dict.fromkeys(kinds.values()), max(by_region))
     functions: dict[int, Function] = {}
     calls: list[Call] = []
-    for stage, kind, piece, copy in pieces:
+    for region, kind, piece, copy in pieces:
         if kind not in functions:
             functions[kind] = Function(f"{entry}_{names[kind]}", copy, len(piece.outer))
         operands = tuple(values[node] for node in piece.outer)
         results = []
-        for i, node in enumerate(leaving[stage]):
+        for i, node in enumerate(leaving[region]):
             values[node] = Value("", node.type, len(calls), i)
             results.append(values[node])
         calls.append(Call(functions[kind], operands, tuple(piece.weights), tuple(results)))

@@ -80,7 +80,7 @@ class MergeLinears:
             if len(group) < 2:
                 return None
             if rows not in merged:
-                merged[rows] = _merged(group, _rows(operands[0]))
+                merged[rows] = _merged(group, operands[0])
             columns = _columns(node, merged[rows], group)
             if columns.shape == node.shape:
                 return columns
