@@ -141,3 +141,16 @@ def test_a_manifest_that_is_not_there_is_named(tmp_path: Path) -> None:
 )
 def test_only_plain_relative_paths_are_safe(path: str, is_safe: bool) -> None:
     assert schema.is_safe_path(path) is is_safe
+
+
+def test_the_default_prefix_is_left_out_however_it_came() -> None:
+    paths = {"shared": "s", "static": "a", "header": "h"}
+    made = schema.Library(target="t", cpu="c", features=[], **paths)
+    told = "".join(["aot", "lm"])  # equal, and another object
+    given = schema.Library(target="t", cpu="c", features=[], **paths, prefix=told)
+    assert schema.encode(given) == schema.encode(made)
+    assert b"prefix" not in schema.encode(made)
+    read = schema.decode(schema.encode(made)[:-3] + b', "prefix": "aotlm"}', schema.Library, "x")
+    assert schema.encode(read) == schema.encode(made)
+    other = schema.Library(target="t", cpu="c", features=[], **paths, prefix="qwen")
+    assert b'"prefix": "qwen"' in schema.encode(other)

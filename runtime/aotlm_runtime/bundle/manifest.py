@@ -139,6 +139,11 @@ class Library(Record, frozen=True, kw_only=True, omit_defaults=True):
     header: str
     prefix: str = DEFAULT_PREFIX
 
+    def __post_init__(self) -> None:
+        """Leave the default prefix out of JSON, however it came: defaults are told by identity."""
+        if self.prefix == DEFAULT_PREFIX:
+            msgspec.structs.force_setattr(self, "prefix", DEFAULT_PREFIX)
+
 
 class ModelFile(Record, frozen=True, kw_only=True):
     """`model.json`: what the stages after import need to know.
