@@ -23,7 +23,7 @@ def test_a_build_runs_only_what_changed(tmp_path: Path) -> None:
         return {
             stage
             for stage, sign in (
-                ("import", "capture of prefill"),
+                ("import", "capture"),
                 ("compile", "thread pool"),
                 ("package", "weights.safetensors"),
             )
