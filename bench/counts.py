@@ -19,7 +19,7 @@ class Counts:
     threads: str | None = None
     context: str | None = None
 
-    def effort(self) -> BenchOptions:
+    def options(self) -> BenchOptions:
         """Return how much to measure; errors as in `read`."""
         given = {"n_pairs": self.read("repeat"), "seconds": self.read("seconds")}
         return BenchOptions(**{name: value for name, value in given.items() if value is not None})

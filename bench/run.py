@@ -55,7 +55,7 @@ def bench(
             "each, in their order, or not at all"
         )
     names = read_names(request.peers)
-    request.counts.effort()
+    request.counts.options()
     plotting = peers_python() if out else None
     chosen: Sequence[str | None] = models or [None] * len(bundles)
     sources = [
@@ -82,7 +82,7 @@ def _bench(
     request: Request,
     on_progress: Callable[[str], object],
 ) -> BundleResults:
-    effort = request.counts.effort()
+    options = request.counts.options()
     n_threads, context = request.counts.read("threads"), request.counts.read("context")
     with open_bundle(bundle) as opened, ExitStack() as stack:
         loaded = load_opened(opened, threads=n_threads, context=context)
@@ -94,8 +94,8 @@ def _bench(
             peers, refusals = _sort(start(names, wanted, stack, on_progress), session, facts.dtype)
         for refusal in refusals:
             on_progress(f"{refusal.name} takes no part: {refusal.reason}")
-        comparison = Comparison(peers, effort.seconds)
-        report = measure(opened, loaded, effort, on_progress, comparison.after_pair)
+        comparison = Comparison(peers, options.seconds)
+        report = measure(opened, loaded, options, on_progress, comparison.after_pair)
     stages: list[Stage] = []
     if request.with_build and source:
         stages = measure_build(*source, facts.dtype, report.target, on_progress)

@@ -169,13 +169,13 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def run(case: Case, effort: BenchOptions, after_pair: AfterPair) -> Row:
+def run(case: Case, options: BenchOptions, after_pair: AfterPair) -> Row:
     """Run the pairs of a case."""
     is_prefill = case.name == "prefill"
-    n_pairs = max(LEAST_PREFILLS, effort.n_pairs // 10) if is_prefill else effort.n_pairs
+    n_pairs = max(LEAST_PREFILLS, options.n_pairs // 10) if is_prefill else options.n_pairs
     pairs: list[tuple[float, float]] = []
     while len(pairs) < n_pairs:
-        is_late = is_prefill and sum(taken for _, taken in pairs) >= effort.seconds
+        is_late = is_prefill and sum(taken for _, taken in pairs) >= options.seconds
         if is_late and len(pairs) >= LEAST_PREFILLS:
             break
         pairs.append(case.pair())

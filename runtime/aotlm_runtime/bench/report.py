@@ -49,7 +49,7 @@ def open_bench(bundle: Bundle, model: Model) -> Bench:
 def measure(
     bundle: Bundle,
     model: Model,
-    effort: BenchOptions,
+    options: BenchOptions,
     on_progress: Callable[[str], object],
     after_pair: AfterPair = lambda case, seconds: None,
 ) -> Report:
@@ -62,7 +62,7 @@ def measure(
     machine = bench.machine(session.compiled.set_threads)
     found = []
     for case in _plan(bench, session.context_length):
-        row = run(case, effort, after_pair)
+        row = run(case, options, after_pair)
         on_progress(line(row))
         found.append(row)
     return Report(

@@ -123,8 +123,8 @@ def bench(arguments: argparse.Namespace) -> int:
     with _opened(arguments) as bundle:
         model = _load(bundle, arguments)
         given = {"n_pairs": arguments.repeat, "seconds": arguments.seconds}
-        effort = BenchOptions(**{name: value for name, value in given.items() if value})
-        report = measure(bundle, model, effort, note)
+        options = BenchOptions(**{name: value for name, value in given.items() if value})
+        report = measure(bundle, model, options, note)
     print(json.dumps(to_json(report), indent=2) if arguments.json else to_markdown(report))
     return 0
 
