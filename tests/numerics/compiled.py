@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,12 +30,21 @@ from aotlm_runtime.bundle.header import data_start
 from aotlm_runtime.bundle.manifest import Abi
 from aotlm_runtime.compiled.library import CompiledModel, Entry
 from aotlm_runtime.host import memory
+from aotlm_runtime.host.cpu import cpu_features
 from tests.numerics.guarded import Guarded
 from tests.numerics.models import Array, reader
 from tests.objects import lowered_object
 
 TARGET: Final = resolve_target("x86-64-v3")
 DIGEST: Final = "numerics"  # stands for the ABI's digest, so that abi.c need not be made anew
+
+
+def runnable(name: str) -> Target:
+    """Return the target, compiled for x86-64-v3 where this CPU cannot run it."""
+    wanted = resolve_target(name)
+    if set(wanted.cpu_flags) <= cpu_features():
+        return wanted
+    return replace(wanted, cpu=TARGET.cpu, llvm_features=(), cpu_flags=TARGET.cpu_flags)
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,7 @@ from mlir import ir
 from aotlm.emit import mathlib
 from aotlm.kernels import linear
 from aotlm.kernels.epilogue import widen_pairs
-from aotlm.targets import Target, resolve_target
-from aotlm_runtime.host.cpu import cpu_features
-from tests.numerics.compiled import TARGET, Caller, Compiled
+from tests.numerics.compiled import Caller, Compiled, runnable
 from tests.numerics.conftest import Compile
 from tests.numerics.models import Array, relative_error, tokens
 
@@ -36,14 +34,6 @@ PAIR_TOLERANCE: Final = 5e-3
 cases = pytest.mark.parametrize(
     ("name", "dtype"), [("gemma2", "f32"), ("llama", "f16"), ("llama", "bf16")]
 )
-
-
-def runnable(name: str) -> Target:
-    """Return the target, compiled for x86-64-v3 where this CPU cannot run it."""
-    wanted = resolve_target(name)
-    if set(wanted.cpu_flags) <= cpu_features():
-        return wanted
-    return replace(wanted, cpu=TARGET.cpu, llvm_features=(), cpu_flags=TARGET.cpu_flags)
 
 
 def odd_first(total: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:

@@ -12,8 +12,9 @@ from mlir.dialects import arith, func, memref, vector
 
 from aotlm.emit import builder as b
 from aotlm.emit.attributes import AttentionAttrs
+from aotlm.kernels.query_rows import Rows, lowest_block
 from aotlm.kernels.schedule import AttentionSchedule, attention_schedule
-from aotlm.kernels.tile import Rows, Tile, lowest_block
+from aotlm.kernels.tile import Tile
 from aotlm.targets import Target
 
 
@@ -26,7 +27,7 @@ def _flash_tile(
     with ir.InsertionPoint(op.entry_block):
         q, keys, values, position, y, head, token = op.arguments
         own = arith.addi(position, token)
-        rows = Rows(n_rows, head, token, own, are_tokens=True)
+        rows = Rows(attrs, n_rows, head, token, own, are_tokens=True)
         kv_head = arith.divui(head, b.index(attrs.heads_per_kv_head))
         tile = Tile(attrs, q, keys, values, kv_head, rows, schedule)
         tile.reset()

@@ -21,8 +21,9 @@ from mlir.dialects import arith, func, memref, vector
 from aotlm.emit import builder as b
 from aotlm.emit import mathlib
 from aotlm.emit.attributes import AttentionAttrs
+from aotlm.kernels.query_rows import Rows, lowest_block
 from aotlm.kernels.schedule import AttentionSchedule, attention_schedule
-from aotlm.kernels.tile import MASKED_SCORE, Rows, Tile, halves, lowest_block
+from aotlm.kernels.tile import MASKED_SCORE, Tile, halves
 from aotlm.targets import Target
 
 
@@ -54,7 +55,7 @@ def _block_function(
         first_head = arith.muli(kv_head, b.index(attrs.heads_per_kv_head))
         for offsets in split_evenly(attrs.heads_per_kv_head, schedule.mr[0]):
             head = b.plus(first_head, offsets.start)
-            rows = Rows(len(offsets), head, b.index(0), position, are_tokens=False)
+            rows = Rows(attrs, len(offsets), head, b.index(0), position, are_tokens=False)
             tile = Tile(attrs, q, keys, values, kv_head, rows, schedule)
             tile.reset()
             tile.attend(begin, end)

@@ -4,27 +4,26 @@ The naive loop is `attention` of `graph/interpreter.py`: softmax(q · kᵀ · sc
 positions that a row sees. Here it is flash attention's, for a tile of q [MR, D]:
 
     m, l, O = -1e30 [MR], 0 [MR], 0 [MR, E]                     row_max, row_sum, out
-    for j in the blocks of 64 positions:                        attend
+    for j in the blocks of 64 positions:                        attend: whole_block, edge_block
         S [MR, 64] = q · K[j]ᵀ, capped; unseen ones -1e30       score, softmax_row
         m' = max(m, max of S's row)                             new_max
         P [MR, 64] = exp(S - m'), unseen ones 0                 in place of S
         α = exp(m - m')                                         rescale
         l = l · α + sum of P's row                              block_sum
-        O = O · α + P · V[j]                                    accumulate
+        O = O · α + P · V[j], for the rows that see j           add, accumulate_seen
         m = m'
     y = O / l
 
 All of it is f32; K lies as [G, C/64, D, 64] and V as [G, C, E], so S and O are broadcasts of q and
 P times rows of the caches. Blocks start at absolute multiples of 64, an unseen position contributes
-exactly nothing, and a row's sums run in one order whatever rows share its tile: no cut into calls,
-tile or thread changes a bit.
+exactly nothing, be it Inf or NaN, and a row's sums run in one order whatever rows share its tile:
+no cut into calls, tile or thread changes a bit.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Final
 
 from mlir import ir
@@ -35,40 +34,11 @@ from aotlm.emit import mathlib
 from aotlm.emit.attributes import AttentionAttrs
 from aotlm.graph.state import POSITION_BLOCK
 from aotlm.kernels.epilogue import extract_slice
+from aotlm.kernels.query_rows import LANES, Rows
 from aotlm.kernels.schedule import ATTENTION, AttentionSchedule
 
-LANES: Final = 16  # of the softmax on every target: they fix the order of a row's sum
 MASKED_SCORE: Final = -1.0e30  # the score of a masked position, and the first maximum
 MAX_ROWS: Final = max(schedule.mr[0] for schedule in ATTENTION.values())
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The query rows of a tile: tokens of one head, or heads of one token.
-
-    `position` is the first row's; tokens have positions that follow each other.
-    """
-
-    n: int
-    head: ir.Value
-    token: ir.Value
-    position: ir.Value
-    are_tokens: bool
-
-    def place(self, i: int) -> tuple[ir.Value, ir.Value]:
-        """Return the head and the token of row i."""
-        if self.are_tokens:
-            return self.head, b.plus(self.token, i)
-        return b.plus(self.head, i), self.token
-
-    def position_of(self, r: ir.Value) -> ir.Value:
-        """Return the position of row r."""
-        return arith.addi(self.position, r) if self.are_tokens else self.position
-
-    @property
-    def last_position(self) -> ir.Value:
-        """Return the position of the last row."""
-        return self.position_of(b.index(self.n - 1))
 
 
 class Tile:
@@ -118,10 +88,27 @@ class Tile:
         """Take in the positions of [begin, end): begin is a multiple of 64, the last row sees
         end - 1."""
         with b.loop(begin, end, b.index(POSITION_BLOCK)) as first:
-            n_seen = arith.minui(arith.subi(end, first), b.index(POSITION_BLOCK))
-            self.score(first, n_seen)
-            self.online_softmax(first)
-            self.accumulate(first, n_seen)
+            # Two ways: when a whole block passed through the loops of an edge, the sums shared
+            # registers with theirs, and decode's attention lost a seventh.
+            b.if_else(
+                self.rows.needs_mask(first),
+                lambda: self.edge_block(first, end),
+                lambda: self.whole_block(first),
+            )
+
+    def whole_block(self, first: ir.Value) -> None:
+        """Take in a block that every row sees whole."""
+        size = b.index(POSITION_BLOCK)
+        self.score(first, size)
+        self.online_softmax(first, masked=False)
+        self.each_piece(partial(self.add, first, (b.index(0), size, self.unroll)), rescale=True)
+
+    def edge_block(self, first: ir.Value, end: ir.Value) -> None:
+        """Take in a block of which a row does not see all."""
+        n_seen = arith.minui(arith.subi(end, first), b.index(POSITION_BLOCK))
+        self.score(first, n_seen)
+        self.online_softmax(first, masked=True)
+        self.accumulate_seen(first, n_seen)
 
     def score(self, first: ir.Value, n_seen: ir.Value) -> None:
         """scores [MR, 64] = q [MR, D] · K [D, 64] for at least n_seen positions, without a mask."""
@@ -152,38 +139,26 @@ class Tile:
             memref.PrefetchOp(cache, place, False, 2, True)
 
     def step(
-        self, x: ir.Value, factors: ir.Value, i: ir.Value, sums: list[ir.Value]
+        self, x: ir.Value, factors: ir.Value, i: ir.Value, sums: list[ir.Value], first_row: int = 0
     ) -> list[ir.Value]:
-        """Return each row's sum [n] f32 plus x [n] times column i of the factors [MR, …]."""
+        """Return the sums [n] f32 of the rows from first_row on plus x [n] times column i of the
+        factors [MR, …]."""
         n = ir.VectorType(x.type).shape[0]
         return [
             mathlib.fma(x, b.broadcast(memref.load(factors, [b.index(r), i]), n), total)
-            for r, total in enumerate(sums)
+            for r, total in enumerate(sums, first_row)
         ]
 
-    def online_softmax(self, first: ir.Value) -> None:
+    def online_softmax(self, first: ir.Value, masked: bool) -> None:
         """Turn S into P, and m and l into those with the block; α is left in `rescale`."""
-
-        def all_rows(masked: bool) -> None:
-            with b.loop(b.index(0), b.index(self.rows.n), b.index(1)) as r:
-                self.softmax_row(r, first, masked)
-
-        b.if_else(self.needs_mask(first), lambda: all_rows(True), lambda: all_rows(False))
+        with b.loop(b.index(0), b.index(self.rows.n), b.index(1)) as r:
+            self.softmax_row(r, first, masked)
         new_max = self.load(self.new_max)
         rescale = mathlib.exp(arith.subf(self.load(self.row_max), new_max))
         self.store(rescale, self.rescale)
         self.store(new_max, self.row_max)
         old = arith.mulf(self.load(self.row_sum), rescale)
         self.store(arith.addf(old, self.load(self.block_sum)), self.row_sum)
-
-    def needs_mask(self, first: ir.Value) -> ir.Value:
-        """Say whether a row does not see all of the block."""
-        last = b.plus(first, POSITION_BLOCK - 1)
-        hides = arith.cmpi(arith.CmpIPredicate.ugt, last, self.rows.position)
-        if self.attrs.window is None:
-            return hides
-        edge = b.plus(first, self.attrs.window)
-        return arith.ori(hides, arith.cmpi(arith.CmpIPredicate.ule, edge, self.rows.last_position))
 
     def softmax_row(self, r: ir.Value, first: ir.Value, masked: bool) -> None:
         """Turn row r of S into P; m' and the sum of P are left in `new_max` and `block_sum`."""
@@ -195,10 +170,10 @@ class Tile:
         if self.attrs.softcap is not None:
             scores = [mathlib.softcap(score, self.attrs.softcap) for score in scores]
         if masked:
-            seen = [self.mask(self.rows.position_of(r), first, column) for column in columns]
+            seen = [self.rows.mask(r, first, column) for column in columns]
             unseen, zero = b.constant(MASKED_SCORE, type_), b.constant(0.0, type_)
             scores = [arith.select(*pair, unseen) for pair in zip(seen, scores, strict=True)]
-        block_max = _reduce(mathlib.maximum, functools.reduce(mathlib.maximum, scores))
+        block_max = _reduce(mathlib.maximum, reduce(mathlib.maximum, scores))
         new_max = mathlib.maximum(memref.load(self.row_max, [r]), block_max)
         memref.store(new_max, self.new_max, [r])
         spread = b.broadcast(new_max, LANES)
@@ -207,48 +182,102 @@ class Tile:
             weights = [arith.select(*pair, zero) for pair in zip(seen, weights, strict=True)]
         for column, weight in zip(columns, weights, strict=True):
             vector.StoreOp(weight, self.scores, [r, b.index(column)])
-        block_sum = _reduce(arith.addf, functools.reduce(arith.addf, weights))
+        block_sum = _reduce(arith.addf, reduce(arith.addf, weights))
         memref.store(block_sum, self.block_sum, [r])
 
-    def mask(self, position: ir.Value, first: ir.Value, column: int) -> ir.Value:
-        """Return which of 16 positions from first + column on a row at `position` sees, [16] i1."""
-        i32 = b.element_type("i32")
-        lanes = ir.VectorType.get([LANES], i32)
-        steps = ir.Attribute.parse(f"dense<{[*range(column, column + LANES)]}> : {lanes}")
-        offsets = arith.constant(lanes, steps)
-        base = b.broadcast(arith.index_cast(i32, first), LANES)
-        at = arith.addi(base, offsets)
-        own = b.broadcast(arith.index_cast(i32, position), LANES)
-        seen = arith.cmpi(arith.CmpIPredicate.sle, at, own)
-        if self.attrs.window is None:
-            return seen
-        edge = arith.subi(own, b.constant(self.attrs.window, lanes))
-        return arith.andi(seen, arith.cmpi(arith.CmpIPredicate.sgt, at, edge))
+    def accumulate_seen(self, first: ir.Value, n_seen: ir.Value) -> None:
+        """O [MR, E] = O · α + P [MR, n_seen] · V [n_seen, E], j by j, for the rows that see j.
 
-    def accumulate(self, first: ir.Value, n_seen: ir.Value) -> None:
-        """O [MR, E] = O · α + P [MR, n_seen] · V [n_seen, E], j by j.
-
-        Of j, as many as are seen, and the next ones of weight 0 to a multiple of the unrolling.
+        The others' weights are 0, but 0 · Inf would be a NaN, and behind a row's position lies what
+        an earlier sequence left.
         """
-        dtype = str(ir.MemRefType(self.values.type).element_type)
-        rows = [b.index(r) for r in range(self.rows.n)]
+        start, begin, end = self.rows.seen_by_all(first, n_seen)
+        # What all rows see, to a multiple of the unrolling; the rest comes after it.
+        count = arith.divui(arith.subi(end, begin), b.index(self.unroll))
+        middle = arith.addi(begin, arith.muli(count, b.index(self.unroll)))
+
+        def most(column: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+            if self.rows.differ and self.attrs.window is not None:
+                sums = self.add(first, (start, begin, 1), column, sums, masked=True)
+            return self.add(first, (begin, middle, self.unroll), column, sums)
+
+        self.each_piece(most, rescale=True)
+        if not self.rows.differ:
+            self.each_piece(partial(self.add, first, (middle, n_seen, 1)))
+            return
+        b.if_else(
+            self.rows.is_triangle(first, end, n_seen),
+            lambda: self.each_piece(partial(self.add_triangle, first, (middle, end, 1))),
+            lambda: self.each_piece(partial(self.add, first, (middle, n_seen, 1), masked=True)),
+        )
+
+    def each_piece(
+        self, add: Callable[[ir.Value, list[ir.Value]], list[ir.Value]], rescale: bool = False
+    ) -> None:
+        """O = add(column, O), columns by columns; with `rescale` O is multiplied by α before."""
         for column, n in self.pieces():
-            wide, stored = b.vector_type(n, "f32"), b.vector_type(n, dtype)
-            old = [
-                arith.mulf(
-                    vector.LoadOp(wide, self.out, [r, column]).result,
-                    b.broadcast(memref.load(self.rescale, [r]), n),
-                )
-                for r in rows
-            ]
-            with b.for_iter_args(b.index(0), n_seen, b.index(self.unroll), old) as c:
-                for j in (b.plus(c.i, i) for i in range(self.unroll)):
-                    at = [self.kv_head, arith.addi(first, j), column]
-                    self.prefetch(self.values, [at[0], b.plus(at[1], POSITION_BLOCK), column])
-                    v = mathlib.widen(vector.LoadOp(stored, self.values, at).result)
-                    c.values = self.step(v, self.scores, j, c.values)
-            for r, total in zip(rows, c.results, strict=True):
-                vector.StoreOp(total, self.out, [r, column])
+            places = [[b.index(r), column] for r in range(self.rows.n)]
+            type_ = b.vector_type(n, "f32")
+            sums = [vector.LoadOp(type_, self.out, place).result for place in places]
+            if rescale:
+                factors = (memref.load(self.rescale, place[:1]) for place in places)
+                sums = [
+                    arith.mulf(old, b.broadcast(factor, n))
+                    for old, factor in zip(sums, factors, strict=True)
+                ]
+            for place, total in zip(places, add(column, sums), strict=True):
+                vector.StoreOp(total, self.out, place)
+
+    def value(self, first: ir.Value, j: ir.Value, column: ir.Value, n: int) -> ir.Value:
+        """Return V[first + j, column:column+n] as f32."""
+        dtype = str(ir.MemRefType(self.values.type).element_type)
+        position = arith.addi(first, j)
+        self.prefetch(self.values, [self.kv_head, b.plus(position, POSITION_BLOCK), column])
+        at = [self.kv_head, position, column]
+        return mathlib.widen(vector.LoadOp(b.vector_type(n, dtype), self.values, at).result)
+
+    def add(
+        self, first: ir.Value, steps: tuple[ir.Value, ir.Value, int], column: ir.Value,
+        sums: list[ir.Value], masked: bool = False,
+    ) -> list[ir.Value]:  # fmt: skip
+        """Return each row's sum [n] f32 plus Σ P[r, j] · V[first + j], for j of the steps (begin,
+        end, unrolling); where masked, for the rows alone that see j."""
+        n = ir.VectorType(sums[0].type).shape[0]
+        begin, end, unroll = steps
+        with b.for_iter_args(begin, end, b.index(unroll), sums) as c:
+            for j in (b.plus(c.i, i) for i in range(unroll)):
+                added = self.step(self.value(first, j, column, n), self.scores, j, c.values)
+                c.values = self.where_seen(j, added, c.values) if masked else added
+        return c.results
+
+    def add_triangle(
+        self, first: ir.Value, steps: tuple[ir.Value, ir.Value, int], column: ir.Value,
+        sums: list[ir.Value],
+    ) -> list[ir.Value]:  # fmt: skip
+        """Return the sums plus what all rows see, and the positions of the rows behind the first:
+        each is seen by its own row and those behind it."""
+        n = ir.VectorType(sums[0].type).shape[0]
+        sums = self.add(first, steps, column, sums)
+        for r in range(1, self.rows.n):
+            j = b.plus(steps[1], r - 1)
+            v = self.value(first, j, column, n)
+            sums = [*sums[:r], *self.step(v, self.scores, j, sums[r:], r)]
+        return sums
+
+    def where_seen(
+        self, j: ir.Value, added: list[ir.Value], sums: list[ir.Value]
+    ) -> list[ir.Value]:
+        """Return for each row what was added where it sees position j, and its sum elsewhere.
+
+        A weight is 0 where it is masked and only there: `exp` is at least the least normal number.
+        """
+        n = ir.VectorType(sums[0].type).shape[0]
+        zero = b.constant(0.0, sums[0].type)
+        weights = (memref.load(self.scores, [b.index(r), j]) for r in range(len(sums)))
+        return [
+            arith.select(arith.cmpf(arith.CmpFPredicate.UNE, b.broadcast(p, n), zero), new, old)
+            for p, new, old in zip(weights, added, sums, strict=True)
+        ]
 
     def load(self, memory: ir.Value) -> ir.Value:
         """Return the elements of all rows, [MAX_ROWS] f32."""
@@ -277,12 +306,3 @@ def _reduce(combine: Callable[[ir.Value, ir.Value], ir.Value], x: ir.Value) -> i
     for n in halves(ir.VectorType(x.type).shape[0])[1:]:
         x = combine(extract_slice(x, 0, n), extract_slice(x, n, n))
     return vector.extract(x, [], [0])
-
-
-def lowest_block(attrs: AttentionAttrs, position: ir.Value) -> ir.Value:
-    """Return the first position block that a row at `position` sees, as a position."""
-    if attrs.window is None:
-        return b.index(0)
-    span = b.index(attrs.window - 1)
-    first = arith.subi(arith.maxui(position, span), span)
-    return arith.muli(arith.divui(first, b.index(POSITION_BLOCK)), b.index(POSITION_BLOCK))
