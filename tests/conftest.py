@@ -48,6 +48,7 @@ def _rank(group: str) -> tuple[int, int]:
     return (1, LONGEST.index(group) if group in LONGEST else len(LONGEST))
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist's own hook reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Name each test's group for pytest-xdist, and sort by rank; a file's own order stays."""
     groups = {item: group_of(item) for item in items}
