@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from blake3 import blake3
 
 from aotlm.bundle import archive
 from aotlm.bundle.package import describe_file, package
@@ -52,11 +53,11 @@ def test_a_large_file_has_the_digest_of_each_block_beside_that_of_the_whole(
     begins = (0, BLOCK_SIZE_BYTES, 2 * BLOCK_SIZE_BYTES)
     file = describe_file(tmp_path, "large")
     assert (file.size_bytes, file.sha256) == (len(data), hashlib.sha256(data).hexdigest())
-    assert file.block_sha256 == [
-        hashlib.sha256(data[begin : begin + BLOCK_SIZE_BYTES]).hexdigest() for begin in begins
+    assert file.block_blake3 == [
+        blake3(data[begin : begin + BLOCK_SIZE_BYTES]).hexdigest() for begin in begins
     ]
     for name in ("one", "empty"):
-        assert describe_file(tmp_path, name).block_sha256 == []
+        assert describe_file(tmp_path, name).block_blake3 == []
     package(out)
     manifest = read_manifest(out / "bundle" / "manifest.json")
     assert (manifest.format_version, manifest.block_size_bytes) == (2, BLOCK_SIZE_BYTES)

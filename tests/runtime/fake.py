@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
+from blake3 import blake3
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from aotlm_runtime.bundle import manifest as schema
@@ -169,7 +170,7 @@ def as_format1(folder: Path) -> Path:
     library = folder / "lib/test/libaotlm_model.so"
     compile_stub(library, abi(version=1), of["digest"])
     for file in manifest["files"]:
-        file.pop("block_sha256", None)
+        file.pop("block_blake3", None)
         if file["path"] == "lib/test/libaotlm_model.so":
             file["size_bytes"] = library.stat().st_size
             file["sha256"] = hashlib.sha256(library.read_bytes()).hexdigest()
@@ -236,7 +237,7 @@ def _file(path: str, data: bytes) -> schema.File:
         path=path,
         size_bytes=len(data),
         sha256=sha256(data),
-        block_sha256=list(map(sha256, blocks[1:] and blocks)),
+        block_blake3=[blake3(block).hexdigest() for block in blocks[1:] and blocks],
     )
 
 

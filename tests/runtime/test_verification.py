@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from blake3 import blake3
 
 import aotlm_runtime
 from aotlm_runtime import errors
@@ -55,7 +56,7 @@ def test_a_damaged_block_is_named_by_file_and_offset(
     fake.damage(large, offset, path)
     bundle = fake.write_tar(large, tmp_path / "m.tar") if is_archive else large
     sentence = (
-        f"^the block at byte {begin} of '{path}' in {bundle} was edited or damaged: its sha256"
+        f"^the block at byte {begin} of '{path}' in {bundle} was edited or damaged: its blake3"
     )
     with pytest.raises(errors.FileChangedError, match=sentence):
         answer(aotlm_runtime.load(bundle))
@@ -75,10 +76,12 @@ def test_of_several_damaged_blocks_the_first_is_told_each_time(
 ) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(64))
-    right = fake.sha256(b"\0")
+    right = blake3(b"\0").hexdigest()
     with path.open("rb") as file:
         blocks = [
-            Block(f"block {index}", file.fileno(), index, 1, "wrong" if index > 4 else right)
+            Block(
+                f"block {index}", file.fileno(), index, 1, "blake3", "wrong" if index > 4 else right
+            )
             for index in range(64)
         ]
         verifications = [Verification(blocks, n_threads) for _ in range(20)]
@@ -95,7 +98,7 @@ def test_a_file_that_became_shorter_meanwhile_is_one_sentence(tmp_path: Path) ->
     path.write_bytes(b"abc")
     with path.open("rb") as file:
         os.truncate(path, 0)
-        verification = Verification([Block("'file'", file.fileno(), 0, 3, "")])
+        verification = Verification([Block("'file'", file.fileno(), 0, 3, "sha256", "")])
     with pytest.raises(errors.FileChangedError, match=r"^'file' cannot be read any more: "):
         verification.wait()
 

@@ -85,8 +85,8 @@ BLOCKS = {"path": "weights.safetensors", "sha256": "0" * 64, "size_bytes": 8193}
         (0, ["0"] * 3, "blocks of 0 bytes, but a block must have a multiple of 4096"),
         (-4096, ["0"] * 3, "blocks of -4096 bytes"),
         (3000, ["0"] * 3, "blocks of 3000 bytes"),
-        (4096, "0", r"Expected `array`, got `str` - at `\$.files\[3\].block_sha256`"),
-        (4096, [1, 2, 3], r"Expected `str`, got `int` - at `\$.files\[3\].block_sha256\[0\]`"),
+        (4096, "0", r"Expected `array`, got `str` - at `\$.files\[3\].block_blake3`"),
+        (4096, [1, 2, 3], r"Expected `str`, got `int` - at `\$.files\[3\].block_blake3\[0\]`"),
         ("4096", ["0"] * 3, r"Expected `int`, got `str` - at `\$.block_size_bytes`"),
     ],
 )
@@ -95,9 +95,9 @@ def test_wrong_blocks_are_refused_in_one_sentence(
 ) -> None:
     files = json.loads(path.read_text())["files"][:-1]
     right = ["0"] * 3
-    edit(path, files=[*files, {**BLOCKS, "block_sha256": right}], block_size_bytes=4096)
-    assert schema.read_manifest(path).files[-1].block_sha256 == right
-    edit(path, files=[*files, {**BLOCKS, "block_sha256": blocks}], block_size_bytes=size)
+    edit(path, files=[*files, {**BLOCKS, "block_blake3": right}], block_size_bytes=4096)
+    assert schema.read_manifest(path).files[-1].block_blake3 == right
+    edit(path, files=[*files, {**BLOCKS, "block_blake3": blocks}], block_size_bytes=size)
     with pytest.raises(ManifestInvalidError, match=sentence) as caught:
         schema.read_manifest(path)
     assert "\n" not in str(caught.value)
@@ -107,7 +107,7 @@ def test_a_manifest_of_format_1_is_still_read() -> None:
     path = Path(__file__).with_name("manifest-1.json")
     manifest = schema.read_manifest(path)
     assert (manifest.abi.version, manifest.block_size_bytes) == (1, 0)
-    assert not any(file.block_sha256 for file in manifest.files)
+    assert not any(file.block_blake3 for file in manifest.files)
     assert [tensor.name for tensor in manifest.abi.state][:2] == ["k_cache.0", "v_cache.0"]
     assert manifest.model.architecture == "Qwen2ForCausalLM"
 

@@ -114,14 +114,14 @@ class SourceTensor(Record, frozen=True, kw_only=True):
 class File(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A file; `path` is relative, with forward slashes.
 
-    `block_sha256` has the digest of each block of the manifest's `block_size_bytes`, the last of
+    `block_blake3` has the digest of each block of the manifest's `block_size_bytes`, the last of
     which may be shorter, so that they can be compared side by side; a small file has none.
     """
 
     path: str
     size_bytes: int
     sha256: str
-    block_sha256: list[str] = []
+    block_blake3: list[str] = []
 
 
 class Library(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -346,7 +346,7 @@ def _check_paths(manifest: Manifest, name: str) -> None:
 
 def _check_blocks(manifest: Manifest, name: str) -> None:
     size = manifest.block_size_bytes
-    divided = [file for file in manifest.files if file.block_sha256]
+    divided = [file for file in manifest.files if file.block_blake3]
     if divided and (size <= 0 or size % _BLOCK_ALIGNMENT_BYTES):
         raise ManifestInvalidError(
             f"{name} has digests of blocks of {size} bytes, but a block must have a multiple of "
@@ -354,8 +354,8 @@ def _check_blocks(manifest: Manifest, name: str) -> None:
         )
     for file in divided:
         wanted = -(-file.size_bytes // size)
-        if len(file.block_sha256) != wanted:
+        if len(file.block_blake3) != wanted:
             raise ManifestInvalidError(
-                f"{name} has {len(file.block_sha256)} digests of blocks for {file.path!r}, but its "
+                f"{name} has {len(file.block_blake3)} digests of blocks for {file.path!r}, but its "
                 f"{file.size_bytes} bytes are {wanted} blocks of {size}; make the bundle again"
             )

@@ -67,7 +67,9 @@ class Bundle:
         """
         extent = self._extents[path]
         data = os.pread(extent.fd, extent.size_bytes, extent.offset)
-        compare(self._shown(path), hashlib.sha256(data).hexdigest(), self._files[path].sha256)
+        compare(
+            self._shown(path), "sha256", hashlib.sha256(data).hexdigest(), self._files[path].sha256
+        )
         return data
 
     def extent(self, path: str) -> Extent:
@@ -120,7 +122,7 @@ class Bundle:
         """
         blocks = list(self._blocks())
         if with_whole_files:
-            blocks += [self._whole(file) for file in self.manifest.files if file.block_sha256]
+            blocks += [self._whole(file) for file in self.manifest.files if file.block_blake3]
         Verification(blocks, cpu.default_threads()).wait(lambda n_bytes: nullcontext(progress))
 
     @property
@@ -177,20 +179,23 @@ class Bundle:
     def _blocks(self) -> Iterator[Block]:
         """Yield all bytes of all files: a file's blocks where there are digests of them."""
         for file in self.manifest.files:
-            if not file.block_sha256:
+            if not file.block_blake3:
                 yield self._whole(file)
-            for index, digest in enumerate(file.block_sha256):
+            for index, digest in enumerate(file.block_blake3):
                 begin = index * self.manifest.block_size_bytes
                 size_bytes = min(self.manifest.block_size_bytes, file.size_bytes - begin)
                 name = f"the block at byte {begin} of {self._shown(file.path)}"
-                yield self._block(name, file, begin, size_bytes, digest)
+                yield self._block(name, file, begin, size_bytes, "blake3", digest)
 
     def _whole(self, file: File) -> Block:
-        return self._block(self._shown(file.path), file, 0, file.size_bytes, file.sha256)
+        name = self._shown(file.path)
+        return self._block(name, file, 0, file.size_bytes, "sha256", file.sha256)
 
-    def _block(self, name: str, file: File, begin: int, size_bytes: int, digest: str) -> Block:
+    def _block(
+        self, name: str, file: File, begin: int, size_bytes: int, hash_name: str, digest: str
+    ) -> Block:
         extent = self._extents[file.path]
-        return Block(name, extent.fd, extent.offset + begin, size_bytes, digest)
+        return Block(name, extent.fd, extent.offset + begin, size_bytes, hash_name, digest)
 
     def _shown(self, path: str) -> str:
         return f"'{path}' in {self.name}"

@@ -6,14 +6,21 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from blake3 import blake3
 
 from aotlm_runtime.errors import FileChangedError
 from aotlm_runtime.host import memory
 
 _CHUNK_BYTES = 1 << 22
+
+# A file's digest is SHA-256, which every tool knows. Blocks have BLAKE3's: one core does it at
+# 4.6 GB/s where SHA-256 takes 1.7 (Zen 4), and nobody waits for a bundle longer than for memory.
+HASHES: Final[Mapping[str, Callable[[], Any]]] = {"sha256": hashlib.sha256, "blake3": blake3}
 
 # Told the bytes of each step.
 Progress = Callable[[int], object]
@@ -23,16 +30,17 @@ Display = Callable[[int], AbstractContextManager[Progress]]
 
 @dataclass(frozen=True)
 class Block:
-    """Bytes of a file, `name` in errors, and the sha256 that they are to have.
+    """Bytes of a file, `name` in errors, and the digest that they are to have.
 
-    They lie at `begin` of what is open as `fd`.
+    They lie at `begin` of what is open as `fd`; `hash` is a key of HASHES.
     """
 
     name: str
     fd: int
     begin: int
     size_bytes: int
-    sha256: str
+    hash: str
+    digest: str
 
     def verify(self) -> None:
         """Compare the bytes with the digest.
@@ -41,15 +49,34 @@ class Block:
             FileChangedError: they are others, or cannot be read.
         """
         try:
-            digest = _digest(self.fd, self.begin, self.size_bytes)
+            digest = self._found()
         except (OSError, ValueError) as error:
             raise FileChangedError(
                 f"{self.name} cannot be read any more: {error}; get the bundle again"
             ) from error
-        compare(self.name, digest, self.sha256)
+        compare(self.name, self.hash, digest, self.digest)
+
+    def _found(self) -> str:
+        """Hash through mappings, which needs no copy.
+
+        Each is of one chunk only: what was hashed does not stay in the process's memory.
+        """
+        digest = HASHES[self.hash]()
+        skipped = self.begin % memory.PAGE
+        end = self.begin + self.size_bytes
+        for start in range(self.begin - skipped, end, _CHUNK_BYTES):
+            size = min(_CHUNK_BYTES, end - start)
+            with (
+                memory.map_bytes(self.fd, start, size) as mapped,
+                memoryview(mapped) as view,
+                view[skipped:] as chunk,
+            ):
+                digest.update(chunk)
+            skipped = 0
+        return str(digest.hexdigest())
 
 
-def compare(name: str, digest: str, wanted: str) -> None:
+def compare(name: str, hash_name: str, digest: str, wanted: str) -> None:
     """Compare what was found with what the manifest says of `name`.
 
     Raises:
@@ -57,7 +84,7 @@ def compare(name: str, digest: str, wanted: str) -> None:
     """
     if digest != wanted:
         raise FileChangedError(
-            f"{name} was edited or damaged: its sha256 is {digest}, but the manifest says "
+            f"{name} was edited or damaged: its {hash_name} is {digest}, but the manifest says "
             f"{wanted}; get the bundle again"
         )
 
@@ -151,23 +178,3 @@ class Verification:
                 os.close(fd)
             self._seconds = time.perf_counter() - self._started
             self._changed.notify_all()
-
-
-def _digest(fd: int, begin: int, size_bytes: int) -> str:
-    """Hash through mappings, which needs no copy.
-
-    Each is of one chunk only: what was hashed does not stay in the process's memory.
-    """
-    digest = hashlib.sha256()
-    skipped = begin % memory.PAGE
-    end = begin + size_bytes
-    for start in range(begin - skipped, end, _CHUNK_BYTES):
-        size = min(_CHUNK_BYTES, end - start)
-        with (
-            memory.map_bytes(fd, start, size) as mapped,
-            memoryview(mapped) as view,
-            view[skipped:] as chunk,
-        ):
-            digest.update(chunk)
-        skipped = 0
-    return digest.hexdigest()

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
+from blake3 import blake3
 
 from aotlm.bundle import provenance
 from aotlm.bundle.archive import write_archive
@@ -171,7 +172,7 @@ def describe_file(folder: Path, path: str, block_size_bytes: int = BLOCK_SIZE_BY
     whole = hashlib.sha256()
     with (folder / path).open("rb") as file, ThreadPoolExecutor(1) as pool:
         while block := file.read(block_size_bytes):
-            alone = pool.submit(hashlib.sha256, block)
+            alone = pool.submit(blake3, block)
             whole.update(block)
             size_bytes += len(block)
             blocks.append(alone.result().hexdigest())
@@ -179,7 +180,7 @@ def describe_file(folder: Path, path: str, block_size_bytes: int = BLOCK_SIZE_BY
         path=path,
         size_bytes=size_bytes,
         sha256=whole.hexdigest(),
-        block_sha256=blocks if len(blocks) > 1 else [],
+        block_blake3=blocks if len(blocks) > 1 else [],
     )
 
 
