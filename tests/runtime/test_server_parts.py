@@ -12,10 +12,11 @@ import pytest
 from aotlm_runtime import errors
 from aotlm_runtime.bundle.manifest import Bytes, StateTensor
 from aotlm_runtime.compiled.session import Session
+from aotlm_runtime.compiled.turns import FifoLock
 from aotlm_runtime.generate.stream import GenerationOptions
 from aotlm_runtime.model import Model
 from aotlm_runtime.server import capacity
-from aotlm_runtime.server.fair_lock import Cancelled, FifoLock, ScheduledModel
+from aotlm_runtime.server.cancellation import CancellableModel, Cancelled
 from aotlm_runtime.server.pool import Pool, Slot
 from aotlm_runtime.server.request_queue import RequestQueue
 from tests.runtime import fake
@@ -72,7 +73,7 @@ def test_turns_are_taken_in_the_order_of_asking() -> None:
 
 
 def test_a_cancelled_session_makes_no_call_and_stays_whole(model: Model) -> None:
-    shared = ScheduledModel(model.session.compiled, FifoLock())
+    shared = CancellableModel(model.session.compiled)
     session = model.session.fork(shared)
     session.prefill(ids("abc"))
     shared.is_cancelled = True
@@ -86,8 +87,8 @@ def test_a_cancelled_session_makes_no_call_and_stays_whole(model: Model) -> None
 def test_a_session_that_is_cancelled_while_it_waits_for_its_turn_makes_no_call(
     model: Model,
 ) -> None:
-    turns, ended = FifoLock(), list[Exception]()
-    shared = ScheduledModel(model.session.compiled, turns)
+    turns, ended = model.session.turns, list[Exception]()
+    shared = CancellableModel(model.session.compiled)
     session = model.session.fork(shared)
 
     def call() -> None:

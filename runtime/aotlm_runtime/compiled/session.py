@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from aotlm_runtime.bundle.manifest import Abi
 from aotlm_runtime.compiled.library import Entry
+from aotlm_runtime.compiled.turns import FifoLock
 from aotlm_runtime.errors import ContextExceededError, OptionInvalidError, PromptInvalidError
 from aotlm_runtime.host import memory
 
@@ -45,7 +46,8 @@ class Session:
 
     Logits that a method returns are a view of the session's buffer, valid until the next call. They
     are computed at once, but pass the `gate` first: it returns when the weights are verified, or
-    raises what is wrong with them. `waited_seconds` were spent at it.
+    raises what is wrong with them. `waited_seconds` were spent at it. A session and its forks take
+    `turns`, call by call: a prompt of several chunks does not keep others waiting.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Session:
         self.threads = threads
         self.tokens: list[int] = []
         self.compiled = compiled
+        self.turns = FifoLock()
         self._abi = abi
         self.weights = weights
         self._max_chunk = abi.max_chunk_tokens
@@ -76,14 +79,14 @@ class Session:
         self._logits = memory.zeros(4 * rows * vocab_size).view(np.float32).reshape(rows, -1)
         compiled.set_threads(threads)
 
-    def fork(self, compiled: Forward) -> "Session":
-        """Return an empty session on the same model, which `compiled` calls.
+    def fork(self, compiled: Forward | None = None) -> "Session":
+        """Return an empty session on the same model, which `compiled` calls if it is given.
 
-        The two share the workspace, so their calls must not overlap.
+        The two share the workspace, so their calls take turns.
         """
         other = copy.copy(self)
         other.tokens = []
-        other.compiled = compiled
+        other.compiled = compiled or self.compiled
         other._state = memory.zeros(self._state.nbytes)[None]
         other._logits = memory.zeros(self._logits.nbytes).view(np.float32)
         other._logits = other._logits.reshape(self._logits.shape)
@@ -222,17 +225,18 @@ class Session:
 
     def _call(self, entry: Entry, ids: Sequence[int], n_rows: int) -> Logits:
         logits = self._logits[:n_rows]
-        self.compiled.forward(
-            entry,
-            self.weights,
-            np.array([ids], np.int64),
-            np.array([self.position], np.int64),
-            self._length,
-            self._state,
-            self._workspace,
-            logits[None],
-        )
-        self.tokens.extend(ids)
+        with self.turns:
+            self.compiled.forward(
+                entry,
+                self.weights,
+                np.array([ids], np.int64),
+                np.array([self.position], np.int64),
+                self._length,
+                self._state,
+                self._workspace,
+                logits[None],
+            )
+            self.tokens.extend(ids)
         if n_rows:
             self._pass_gate()
         return logits
