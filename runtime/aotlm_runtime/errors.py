@@ -16,6 +16,7 @@
     │   └── LogitsInvalidError
     ├── HostError                     this machine cannot do what was asked
     │   ├── CpuUnsupportedError
+    │   ├── MemoryInsufficientError
     │   └── PortUnavailableError
     └── RequestError                  what was asked cannot be
         ├── ContextExceededError
@@ -94,6 +95,10 @@ class HostError(AotlmError):
 
 class CpuUnsupportedError(HostError):
     """No library of the bundle runs on this CPU."""
+
+
+class MemoryInsufficientError(HostError):
+    """What was asked needs more memory than there is."""
 
 
 class PortUnavailableError(HostError):

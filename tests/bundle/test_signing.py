@@ -15,7 +15,8 @@ from aotlm.bundle.package import describe_file, package
 from aotlm.bundle.signing import sign, verify
 from aotlm.errors import AotlmError, UsageError
 from aotlm_runtime.bundle.manifest import encode, read_manifest
-from aotlm_runtime.bundle.reader import MANIFEST, SIGNATURE, open_bundle
+from aotlm_runtime.bundle.names import MANIFEST, SIGNATURE
+from aotlm_runtime.bundle.reader import open_bundle
 from aotlm_runtime.errors import BundleNotFoundError, FileChangedError, FileUnlistedError
 
 ROOT = Path(__file__).parents[2]

@@ -1,5 +1,5 @@
-"""Runs a page of docs: its fenced `sh` blocks, in order, as one script; then its `python` blocks, as
-one program. A comment `# → TEXT` there says what is printed.
+"""Runs a page of docs: its fenced `sh` blocks, in order, as one script; then its `python` blocks,
+as one program. A comment `# → TEXT` there says what is printed.
 """
 
 import os

@@ -14,6 +14,7 @@ from aotlm_runtime.bundle.manifest import Bytes, StateTensor
 from aotlm_runtime.compiled.session import Session
 from aotlm_runtime.compiled.turns import FifoLock
 from aotlm_runtime.generate.stream import GenerationOptions
+from aotlm_runtime.host import room
 from aotlm_runtime.model import Model
 from aotlm_runtime.server import capacity
 from aotlm_runtime.server.cancellation import CancellableModel, Cancelled
@@ -224,14 +225,16 @@ def test_available_memory_is_what_machine_and_groups_leave(
     meminfo.write_text("MemTotal: 100 kB\nMemAvailable: 50 kB\n")
     group = tmp_path / "group"
     group.mkdir()
-    monkeypatch.setattr(capacity, "cgroups", lambda: [group, tmp_path])
-    assert capacity.available_bytes(meminfo) == 50 << 10
+    monkeypatch.setattr(room, "cgroups", lambda: [group, tmp_path])
+    assert room.available_bytes(meminfo) == 50 << 10
     (group / "memory.max").write_text("max\n")
     (group / "memory.current").write_text("1000\n")
-    assert capacity.available_bytes(meminfo) == 50 << 10
+    assert room.available_bytes(meminfo) == 50 << 10
     (group / "memory.max").write_text("3000\n")
-    assert capacity.available_bytes(meminfo) == 2000
-    assert capacity.available_bytes(tmp_path / "none") == 2000
+    assert room.available_bytes(meminfo) == 2000
+    assert room.available_bytes(tmp_path / "none") == 2000
+    (group / "memory.stat").write_text("anon 300\ninactive_file 400\nactive_file 100\n")
+    assert room.available_bytes(meminfo) == 2500
 
 
 def test_other_commands_load_nothing_of_the_server(bundle: Path) -> None:

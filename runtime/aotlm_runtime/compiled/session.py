@@ -13,6 +13,7 @@ from aotlm_runtime.compiled.library import Entry
 from aotlm_runtime.compiled.turns import FifoLock
 from aotlm_runtime.errors import ContextExceededError, OptionInvalidError, PromptInvalidError
 from aotlm_runtime.host import memory
+from aotlm_runtime.host.room import check_room
 
 # Scoring asks for logits of every token; chunks of this size bound the memory of the rows.
 SCORE_CHUNK_TOKENS = 64
@@ -73,17 +74,25 @@ class Session:
         self.is_rewindable = all(tensor.can_be_cut for tensor in abi.state)
         length = -(-context // abi.position_block) * abi.position_block
         self._length = length
-        self._state = memory.zeros(abi.state_bytes.at(C=length))[None]
-        self._workspace = memory.zeros(_workspace_bytes(abi, length, threads))
+        state, workspace = abi.state_bytes.at(C=length), _workspace_bytes(abi, length, threads)
         rows = min(SCORE_CHUNK_TOKENS, self._max_chunk)
-        self._logits = memory.zeros(4 * rows * vocab_size).view(np.float32).reshape(rows, -1)
+        logits = 4 * rows * vocab_size
+        check_room(state + workspace + logits, f"a context of {context} tokens")
+        self._state = memory.zeros(state)[None]
+        self._workspace = memory.zeros(workspace)
+        self._logits = memory.zeros(logits).view(np.float32).reshape(rows, -1)
         compiled.set_threads(threads)
 
     def fork(self, compiled: Forward | None = None) -> "Session":
         """Return an empty session on the same model, which `compiled` calls if it is given.
 
         The two share the workspace, so their calls take turns.
+
+        Raises:
+            MemoryInsufficientError: there is no room for one more.
         """
+        size_bytes = self._state.nbytes + self._logits.nbytes
+        check_room(size_bytes, f"one more context of {self.context_length} tokens")
         other = copy.copy(self)
         other.tokens = []
         other.compiled = compiled or self.compiled

@@ -18,7 +18,8 @@ from aotlm.bundle.archive import write_archive
 from aotlm.errors import AotlmError, UsageError
 from aotlm.support.atomic import new_file
 from aotlm_runtime.bundle.manifest import read_manifest
-from aotlm_runtime.bundle.reader import MANIFEST, SIGNATURE, open_bundle
+from aotlm_runtime.bundle.names import MANIFEST, SIGNATURE
+from aotlm_runtime.bundle.reader import open_bundle
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
