@@ -3,7 +3,10 @@
 import os
 import shutil
 import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from aotlm_runtime.bundle.archive import MAX_TAIL_BYTES, find_member, member_bytes
 from aotlm_runtime.bundle.manifest import read_manifest_at
@@ -11,6 +14,7 @@ from aotlm_runtime.bundle.names import MANIFEST
 from aotlm_runtime.errors import ArchiveInvalidError
 from aotlm_runtime.host import memory
 from aotlm_runtime.host.cache import cache_folder
+from aotlm_runtime.host.room import available_bytes
 
 MAGIC = b"\x28\xb5\x2f\xfd"  # with which a Zstandard frame starts
 _CHUNK_BYTES = 1 << 22
@@ -18,6 +22,31 @@ _CHUNK_BYTES = 1 << 22
 _MAX_BYTES_BEFORE_MANIFEST = 1 << 28
 # The one file beside the pad that a manifest does not list.
 _MAX_SIGNATURE_BYTES = 1 << 20
+
+
+_MAKE_ROOM = "make room there or set XDG_CACHE_HOME to another folder"
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A folder; where none can be written, memory."""
+
+    folder: Path | None
+
+    @property
+    def name(self) -> str:
+        return "memory" if self.folder is None else str(self.folder)
+
+    def open(self) -> IO[bytes]:
+        """Return a new file without a name."""
+        if self.folder is None:
+            return os.fdopen(os.memfd_create("bundle.tar"), "w+b")
+        return tempfile.TemporaryFile(dir=self.folder)
+
+    def free_bytes(self) -> int | None:
+        if self.folder is None:
+            return available_bytes()
+        return shutil.disk_usage(self.folder).free
 
 
 def decompress(fd: int, path: Path) -> int:
@@ -32,10 +61,10 @@ def decompress(fd: int, path: Path) -> int:
     """
     import zstandard
 
-    folder = _cache_folder()
+    place = _place()
     try:
-        with tempfile.TemporaryFile(dir=folder) as plain:
-            _copy(fd, plain.fileno(), path, folder)
+        with place.open() as plain:
+            _copy(fd, plain.fileno(), path, place)
             return os.dup(plain.fileno())
     except zstandard.ZstdError as error:
         raise ArchiveInvalidError(
@@ -43,12 +72,11 @@ def decompress(fd: int, path: Path) -> int:
         ) from error
     except OSError as error:
         raise ArchiveInvalidError(
-            f"cannot decompress {path} into {folder}: {error.strerror}; "
-            "make room there or set XDG_CACHE_HOME to another folder"
+            f"cannot decompress {path} into {place.name}: {error.strerror}; {_MAKE_ROOM}"
         ) from error
 
 
-def _copy(fd: int, plain: int, path: Path, folder: Path) -> None:
+def _copy(fd: int, plain: int, path: Path, place: _Place) -> None:
     import zstandard
 
     written, limit, limits = 0, _MAX_BYTES_BEFORE_MANIFEST, None
@@ -60,7 +88,7 @@ def _copy(fd: int, plain: int, path: Path, folder: Path) -> None:
             written += _write(plain, chunk)
             if limits is None and (limits := _limits(plain, path)):
                 listed, limit = limits
-                _check_disk(listed - written, path, folder)
+                _check_room(listed - written, path, place)
             if written > limit:
                 said = "its manifest allows" if limits else "can come before a manifest"
                 raise ArchiveInvalidError(
@@ -91,20 +119,22 @@ def _limits(plain: int, path: Path) -> tuple[int, int] | None:
     return listed, listed + sum(map(member_bytes, unlisted)) + MAX_TAIL_BYTES
 
 
-def _check_disk(size_bytes: int, path: Path, folder: Path) -> None:
-    free = shutil.disk_usage(folder).free
-    if size_bytes > free:
+def _check_room(size_bytes: int, path: Path, place: _Place) -> None:
+    free = place.free_bytes()
+    if free is not None and size_bytes > free:
         raise ArchiveInvalidError(
-            f"cannot decompress {path} into {folder}: {size_bytes:,} bytes are to come, but "
-            f"{free:,} are free; make room there or set XDG_CACHE_HOME to another folder"
+            f"cannot decompress {path} into {place.name}: {size_bytes:,} bytes are to come, but "
+            f"{free:,} are free; {_MAKE_ROOM}"
         )
 
 
-def _cache_folder() -> Path:
+def _place() -> _Place:
     """Return a folder on a disk: /tmp is often memory, and the weights may not fit there."""
-    try:
+    with suppress(OSError, RuntimeError):  # RuntimeError: there is no home
         folder = cache_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (OSError, RuntimeError):
-        return Path(tempfile.gettempdir())
-    return folder
+        if os.access(folder, os.W_OK):
+            return _Place(folder)
+    with suppress(OSError):
+        return _Place(Path(tempfile.gettempdir()))
+    return _Place(None)
