@@ -21,7 +21,7 @@ _CHUNK_BYTES = 1 << 22
 # Only libraries come before the manifest, as members are sorted; all of them are below this.
 _MAX_BYTES_BEFORE_MANIFEST = 1 << 28
 # The one file beside the pad that a manifest does not list.
-_MAX_SIGNATURE_BYTES = 1 << 20
+MAX_SIGNATURE_BYTES = 1 << 20
 
 
 _MAKE_ROOM = "make room there or set XDG_CACHE_HOME to another folder"
@@ -115,7 +115,7 @@ def _limits(plain: int, path: Path) -> tuple[int, int] | None:
         return None
     manifest = read_manifest_at(plain, found.offset, found.size_bytes, f"{path}/{MANIFEST}")
     listed = sum(member_bytes(file.size_bytes) for file in manifest.files)
-    unlisted = (found.size_bytes, _MAX_SIGNATURE_BYTES, memory.PAGE)
+    unlisted = (found.size_bytes, MAX_SIGNATURE_BYTES, memory.PAGE)
     return listed, listed + sum(map(member_bytes, unlisted)) + MAX_TAIL_BYTES
 
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from aotlm_runtime.bundle.archive import read_members
-from aotlm_runtime.bundle.decompress import MAGIC, decompress
+from aotlm_runtime.bundle.decompress import MAGIC, MAX_SIGNATURE_BYTES, decompress
 from aotlm_runtime.bundle.header import data_start
 from aotlm_runtime.bundle.manifest import File, Manifest, read_manifest_at
 from aotlm_runtime.bundle.names import MANIFEST, PAD, SIGNATURE
@@ -120,6 +120,11 @@ class Bundle:
     def is_signed(self) -> bool:
         """Whether a signature lies in the bundle; nothing is said about its truth."""
         return SIGNATURE in self._extents
+
+    def read_signature(self) -> bytes:
+        """Return the beginning of the signature's bytes, which is all of it unless it is wrong."""
+        extent = self._extents[SIGNATURE]
+        return os.pread(extent.fd, min(extent.size_bytes, MAX_SIGNATURE_BYTES), extent.offset)
 
     def unpack(self, folder: Path) -> None:
         """Write every file of the bundle, as it is, below a new folder."""
