@@ -8,6 +8,7 @@
     │   ├── FileMissingError
     │   ├── FileUnlistedError
     │   ├── FileChangedError
+    │   ├── SignatureInvalidError
     │   ├── WeightsInvalidError
     │   ├── LibraryInvalidError
     │   ├── TokenizerInvalidError
@@ -16,6 +17,8 @@
     │   └── LogitsInvalidError
     ├── HostError                     this machine cannot do what was asked
     │   ├── CpuUnsupportedError
+    │   ├── ExtraMissingError
+    │   ├── MemoryInsufficientError
     │   └── PortUnavailableError
     └── RequestError                  what was asked cannot be
         ├── ContextExceededError
@@ -24,6 +27,7 @@
         ├── TemplateFailedError
         ├── TemplateMissingError
         ├── ChatFileInvalidError
+        ├── KeyInvalidError
         └── TextInvalidError
 
 The message of each is one sentence: what failed, what was found, what was wanted, what to do.
@@ -64,6 +68,10 @@ class FileChangedError(BundleError):
     """A file's size or digest is not the manifest's."""
 
 
+class SignatureInvalidError(BundleError):
+    """There is no signature, or it is not true."""
+
+
 class WeightsInvalidError(BundleError):
     """The weight file cannot be mapped the way the compiled code reads it."""
 
@@ -96,6 +104,14 @@ class CpuUnsupportedError(HostError):
     """No library of the bundle runs on this CPU."""
 
 
+class ExtraMissingError(HostError):
+    """A package that only some commands need is not installed."""
+
+
+class MemoryInsufficientError(HostError):
+    """What was asked needs more memory than there is."""
+
+
 class PortUnavailableError(HostError):
     """The server cannot listen at the address."""
 
@@ -126,6 +142,10 @@ class TemplateMissingError(RequestError):
 
 class ChatFileInvalidError(RequestError):
     """A file with a chat cannot be read or written, or is no such file."""
+
+
+class KeyInvalidError(RequestError):
+    """A key cannot be read, or is of a kind that cannot be used."""
 
 
 class TextInvalidError(RequestError):

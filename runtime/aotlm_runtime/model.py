@@ -15,12 +15,14 @@ from aotlm_runtime.bundle.manifest import Manifest
 from aotlm_runtime.bundle.reader import Bundle, open_bundle
 from aotlm_runtime.bundle.verification import Display, Verification, in_silence
 from aotlm_runtime.chat import Chat
+from aotlm_runtime.compiled.leases import Leases
 from aotlm_runtime.compiled.library import CompiledModel, choose_library
 from aotlm_runtime.compiled.session import Session
 from aotlm_runtime.errors import OptionInvalidError, WeightsInvalidError
 from aotlm_runtime.generate.loop import FinishReason, generate
 from aotlm_runtime.generate.sampling import Sampler
 from aotlm_runtime.generate.stream import DEFAULT, GenerationOptions, TextDelta, stream_text
+from aotlm_runtime.generate.values import check_whole, token_ids
 from aotlm_runtime.host import cpu
 from aotlm_runtime.text.stop_strings import StopStrings
 from aotlm_runtime.text.thinking import Splitter
@@ -61,10 +63,11 @@ class LoadTimes:
 
 
 class Model:
-    """A bundle in memory, with one sequence of tokens.
+    """A bundle in memory. Any number of answers can be in the making, also in several threads.
 
-    `last` tells what the latest answer took; None before the first. `vocabulary` is one more than
-    the largest id that has both text and an embedding.
+    Each has a session of its own, the first one `session`; their calls take turns, so each gets the
+    bits that it gets alone. `last` tells what the answer took that ended latest; None before the
+    first. `vocabulary` is one more than the largest id that has both text and an embedding.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class Model:
     ) -> None:
         self.manifest = manifest
         self.session = session
+        self._leases = Leases(session)
         self.text = text
         self.verification = verification
         self._load_seconds = load_seconds
@@ -163,15 +167,23 @@ class Model:
 
         Raises:
             ContextExceededError: the prompt is longer than the context.
+            PromptInvalidError: an id is no whole number, or not the model's; or there are none.
             FileChangedError: the weights are damaged; nothing was yielded then.
         """
-        started, waited = time.perf_counter(), self.session.waited_seconds
-        prefilled = len(ids) - self.session.rewind_to_common_prefix(ids)
-        logits = self.session.prefill(ids[-prefilled:])
+        known = token_ids(ids, self.vocabulary)
+        with self._leases.lend(known) as session:
+            yield from self._answer(session, known, options)
+
+    def _answer(
+        self, session: Session, ids: list[int], options: GenerationOptions
+    ) -> Generator[TextDelta, None, None]:
+        started, waited = time.perf_counter(), session.waited_seconds
+        prefilled = len(ids) - session.rewind_to_common_prefix(ids)
+        logits = session.prefill(ids[-prefilled:])
         first = time.perf_counter()
-        waited = self.session.waited_seconds - waited
+        waited = session.waited_seconds - waited
         tokens = generate(
-            self.session,
+            session,
             logits,
             Sampler(options.sampling, self.vocabulary),
             eos_ids=self._eos_ids,
@@ -281,6 +293,7 @@ def _map_weights(bundle: Bundle, verification: Verification | None) -> NDArray[n
 def _context(wanted: int | None, longest: int) -> int:
     if wanted is None:
         return min(longest, DEFAULT_CONTEXT)
+    check_whole("context", wanted)
     if not 1 <= wanted <= longest:
         raise OptionInvalidError(
             f"a context of {wanted} tokens is not possible: the model takes 1 to {longest}; "
@@ -292,6 +305,7 @@ def _context(wanted: int | None, longest: int) -> int:
 def _threads(wanted: int | None) -> int:
     if wanted is None:
         return cpu.default_threads()
+    check_whole("threads", wanted)
     if not 1 <= wanted <= MAX_THREADS:
         raise OptionInvalidError(
             f"{wanted} threads are not possible: the thread pool takes 1 to {MAX_THREADS}; "

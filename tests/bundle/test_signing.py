@@ -1,26 +1,36 @@
 """Signatures: one that is true, and every way in which one is not."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization as forms
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from msgspec.structs import replace
 
 from aotlm.bundle.package import describe_file, package
 from aotlm.bundle.signing import sign, verify
 from aotlm.errors import AotlmError, UsageError
 from aotlm_runtime.bundle.manifest import encode, read_manifest
-from aotlm_runtime.bundle.reader import MANIFEST, SIGNATURE, open_bundle
-from aotlm_runtime.errors import BundleNotFoundError, FileChangedError, FileUnlistedError
+from aotlm_runtime.bundle.names import MANIFEST, SIGNATURE
+from aotlm_runtime.bundle.reader import open_bundle
+from aotlm_runtime.bundle.signature import describe_signature
+from aotlm_runtime.cli.main import main as run_bundle
+from aotlm_runtime.errors import (
+    BundleNotFoundError,
+    FileChangedError,
+    FileUnlistedError,
+    KeyInvalidError,
+)
 
 ROOT = Path(__file__).parents[2]
 ISSUER = "https://token.actions.githubusercontent.com"
-Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
 
 
 def write_keys(folder: Path, key: Key, password: bytes | None = None) -> tuple[Path, Path]:
@@ -204,6 +214,127 @@ def test_keys_that_cannot_be_used_are_one_sentence(
         with pytest.raises(AotlmError, match=r"cannot read the key .*nowhere: No such file"):
             wrong(tmp_path / "nowhere")
     assert (signed / SIGNATURE).read_bytes() == before
+
+
+SSH = forms.PublicFormat.OpenSSH
+KINDS: dict[str, tuple[Callable[[], Key], str]] = {
+    "rsa": (lambda: rsa.generate_private_key(65537, 2048), "RSA"),
+    "ed25519": (ed25519.Ed25519PrivateKey.generate, "Ed25519"),
+    "curve": (lambda: ec.generate_private_key(ec.SECP256K1()), "secp256k1"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_keys_of_another_kind_are_named(
+    signed: Path, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make, name = KINDS[kind]
+    private, public = write_keys(tmp_path / kind, make())
+    ours = "on the curve P-256, P-384 or P-521"
+    with pytest.raises(
+        KeyInvalidError, match=rf"\(it is a private key of the kind {name}\).*{ours}"
+    ):
+        sign(signed, private, sigstore=False)
+    with pytest.raises(
+        KeyInvalidError, match=rf"\(it is a public key of the kind {name}\).*{ours}"
+    ):
+        _verify(signed, public)
+    assert run_bundle(["verify", str(signed), "--key", str(public)]) == 1
+    said = capsys.readouterr().err
+    assert f"error: {public} is no public key that can be used (it is a public key of" in said
+
+
+def test_what_is_no_key_for_this_is_named(
+    signed: Path, keys: tuple[Path, Path], tmp_path: Path
+) -> None:
+    curve = ec.generate_private_key(ec.SECP384R1())
+    hidden, public = write_keys(tmp_path / "hidden", curve, b"password")
+    garbage = tmp_path / "garbage.pem"
+    garbage.write_bytes(bytes(range(256)))
+    ssh = tmp_path / "id.pub"
+    ssh.write_bytes(curve.public_key().public_bytes(forms.Encoding.OpenSSH, SSH))
+    found = {
+        keys[0]: "a private key of the kind P-256",
+        hidden: "a private key behind a password",
+        garbage: "no key in PEM form",
+        ssh: "no key in PEM form",
+    }
+    for key, what in found.items():
+        with pytest.raises(KeyInvalidError, match=rf"is no public key .*\(it is {what}\)"):
+            _verify(signed, key)
+    with pytest.raises(KeyInvalidError, match=r"\(it is a public key of the kind P-384\)"):
+        sign(signed, public, sigstore=False)
+    with pytest.raises(KeyInvalidError, match=r"\(it is a private key behind a password\)"):
+        sign(signed, hidden, sigstore=False)
+    for key in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(KeyInvalidError, match="cannot read the key"):
+            _verify(signed, key)
+
+
+def test_whoever_receives_a_bundle_can_check_it(
+    bundle: Path, keys: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(*words: str) -> tuple[int, str]:
+        code = run_bundle([words[0], str(bundle), *words[1:]])
+        out, err = capsys.readouterr()
+        return code, out + err
+
+    _, other = write_keys(tmp_path / "others", ec.generate_private_key(ec.SECP256R1()))
+    with_key = ("verify", "--key", str(keys[1]))
+    assert said("verify")[1].endswith("all as its manifest says; it is not signed\n")
+    assert re.search(r"^signature +none$", said("inspect")[1], re.MULTILINE)
+    code, text = said(*with_key)
+    assert code == 1
+    assert "holds no signature (model.sig)" in text
+    sign(bundle, keys[0], sigstore=False)
+    assert said("verify")[1].endswith("; its signature was not checked: give --key\n")
+    assert re.search(
+        r"^signature +by a key; not checked without it", said("inspect")[1], re.MULTILINE
+    )
+    assert said(*with_key)[1].endswith(f"as its manifest says; signed by the key {keys[1]}\n")
+    code, text = said("verify", "--key", str(other))
+    assert code == 1
+    assert text.startswith(f"error: {bundle} is not signed by the key {other}; verify it with")
+
+
+def test_without_the_extra_checking_says_what_to_install(
+    signed: Path, keys: tuple[Path, Path]
+) -> None:
+    script = (
+        "import sys\n"
+        "sys.modules['model_signing'] = None\n"
+        "from aotlm_runtime.cli.main import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    command = [sys.executable, "-c", script, "verify", str(signed)]
+    done = subprocess.run([*command, "--key", str(keys[1])], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "error: signatures cannot be checked here, as model_signing is not installed; install the "
+        "extra: pip install 'aotlm-runtime[verify]'\n"
+    )
+    assert subprocess.run(command, capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('{"verificationMaterial": {"certificate": {}}}', "by an identity, with sigstore"),
+        ('{"verificationMaterial": {"x509CertificateChain": {}}}', "by a certificate"),
+        ('{"verificationMaterial": {"publicKey": {}}}', "by a key"),
+        ('{"verificationMaterial": {}}', "of no kind that is known"),
+        ('{"verificationMaterial": 3}', "of no kind that is known"),
+        ("[]", "of no kind that is known"),
+        ("[" * 100_000, "of no kind that is known"),
+        ("\xff", "of no kind that is known"),
+    ],
+)
+def test_the_kind_of_a_signature_is_told_without_checking_it(
+    signed: Path, text: str, kind: str
+) -> None:
+    (signed / SIGNATURE).write_text(text, "latin-1")
+    with open_bundle(signed) as opened:
+        assert describe_signature(opened).startswith(f"{kind}; not checked")
 
 
 def test_who_signs_must_be_said(signed: Path, keys: tuple[Path, Path]) -> None:

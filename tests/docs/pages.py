@@ -1,4 +1,6 @@
-"""Runs the commands of a page of docs: its fenced `sh` blocks, in order, as one script."""
+"""Runs a page of docs: its fenced `sh` blocks, in order, as one script; then its `python` blocks,
+as one program. A comment `# → TEXT` there says what is printed.
+"""
 
 import os
 import re
@@ -8,13 +10,25 @@ import sys
 import tempfile
 from pathlib import Path
 
-_BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_PRINTED = re.compile(r"# → (.*)$", re.MULTILINE)
 
 
 def script(page: Path) -> str:
-    """Return the commands of a page, one script that stops at the first that fails."""
-    blocks = _BLOCK.findall(page.read_text(encoding="utf-8"))
-    return "".join(["set -euo pipefail\n", *blocks])
+    """Return what a page runs, one script that stops at the first command that fails."""
+    program = _blocks(page, "python")
+    python = f"python - <<'END-OF-PROGRAM'\n{program}END-OF-PROGRAM\n" if program else ""
+    return f"set -euo pipefail\n{_blocks(page, 'sh')}{python}"
+
+
+def printed(page: Path) -> list[str]:
+    """Return what a page says that its program prints, in order."""
+    return _PRINTED.findall(_blocks(page, "python"))
+
+
+def _blocks(page: Path, language: str) -> str:
+    found = _BLOCK.findall(page.read_text(encoding="utf-8"))
+    return "".join(block for kind, block in found if kind == language)
 
 
 def run_page(page: Path, folder: Path, timeout_seconds: float = 600) -> str:
@@ -41,9 +55,9 @@ def run_page(page: Path, folder: Path, timeout_seconds: float = 600) -> str:
             _end(process.pid)
         out.seek(0)
         err.seek(0)
-        printed = out.read()
-        assert code == 0, f"{page.name} stopped with {code}\n{printed}\n{err.read()}"
-    return printed
+        text = out.read()
+        assert code == 0, f"{page.name} stopped with {code}\n{text}\n{err.read()}"
+    return text
 
 
 def _end(group: int) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from aotlm_runtime import errors
-from aotlm_runtime.bundle import reader
 from aotlm_runtime.bundle.archive import Member, read_members
+from aotlm_runtime.bundle.manifest import MAX_MANIFEST_BYTES
 from aotlm_runtime.bundle.reader import open_bundle
 from tests.runtime import fake
 
@@ -168,7 +168,7 @@ def test_a_pad_larger_than_a_page_is_refused(bundle: Path, tmp_path: Path) -> No
 
 
 def test_a_manifest_over_the_limit_is_not_read(bundle: Path) -> None:
-    limit = reader._MAX_MANIFEST_BYTES
+    limit = MAX_MANIFEST_BYTES
     for size, sentence in ((limit + 1, f"has {limit + 1} bytes, but at most {limit}"),
                            (limit, "has no readable format version")):  # fmt: skip
         os.truncate(bundle / "manifest.json", size)

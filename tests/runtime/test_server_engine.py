@@ -12,8 +12,8 @@ from aotlm_runtime.generate.stream import GenerationOptions, TextDelta
 from aotlm_runtime.model import GenerationStats, Model
 from aotlm_runtime.server.answer import Prompt
 from aotlm_runtime.server.api_errors import ApiError
+from aotlm_runtime.server.cancellation import Cancelled
 from aotlm_runtime.server.engine import Engine, GenerationRequest, RequestState
-from aotlm_runtime.server.fair_lock import Cancelled
 from aotlm_runtime.server.metrics import Metrics
 from tests.runtime import fake
 from tests.runtime.test_model import text_after

@@ -12,10 +12,12 @@ import pytest
 from aotlm_runtime import errors
 from aotlm_runtime.bundle.manifest import Bytes, StateTensor
 from aotlm_runtime.compiled.session import Session
+from aotlm_runtime.compiled.turns import FifoLock
 from aotlm_runtime.generate.stream import GenerationOptions
+from aotlm_runtime.host import room
 from aotlm_runtime.model import Model
 from aotlm_runtime.server import capacity
-from aotlm_runtime.server.fair_lock import Cancelled, FifoLock, ScheduledModel
+from aotlm_runtime.server.cancellation import CancellableModel, Cancelled
 from aotlm_runtime.server.pool import Pool, Slot
 from aotlm_runtime.server.request_queue import RequestQueue
 from tests.runtime import fake
@@ -72,7 +74,7 @@ def test_turns_are_taken_in_the_order_of_asking() -> None:
 
 
 def test_a_cancelled_session_makes_no_call_and_stays_whole(model: Model) -> None:
-    shared = ScheduledModel(model.session.compiled, FifoLock())
+    shared = CancellableModel(model.session.compiled)
     session = model.session.fork(shared)
     session.prefill(ids("abc"))
     shared.is_cancelled = True
@@ -86,8 +88,8 @@ def test_a_cancelled_session_makes_no_call_and_stays_whole(model: Model) -> None
 def test_a_session_that_is_cancelled_while_it_waits_for_its_turn_makes_no_call(
     model: Model,
 ) -> None:
-    turns, ended = FifoLock(), list[Exception]()
-    shared = ScheduledModel(model.session.compiled, turns)
+    turns, ended = model.session.turns, list[Exception]()
+    shared = CancellableModel(model.session.compiled)
     session = model.session.fork(shared)
 
     def call() -> None:
@@ -223,14 +225,16 @@ def test_available_memory_is_what_machine_and_groups_leave(
     meminfo.write_text("MemTotal: 100 kB\nMemAvailable: 50 kB\n")
     group = tmp_path / "group"
     group.mkdir()
-    monkeypatch.setattr(capacity, "cgroups", lambda: [group, tmp_path])
-    assert capacity.available_bytes(meminfo) == 50 << 10
+    monkeypatch.setattr(room, "cgroups", lambda: [group, tmp_path])
+    assert room.available_bytes(meminfo) == 50 << 10
     (group / "memory.max").write_text("max\n")
     (group / "memory.current").write_text("1000\n")
-    assert capacity.available_bytes(meminfo) == 50 << 10
+    assert room.available_bytes(meminfo) == 50 << 10
     (group / "memory.max").write_text("3000\n")
-    assert capacity.available_bytes(meminfo) == 2000
-    assert capacity.available_bytes(tmp_path / "none") == 2000
+    assert room.available_bytes(meminfo) == 2000
+    assert room.available_bytes(tmp_path / "none") == 2000
+    (group / "memory.stat").write_text("anon 300\ninactive_file 400\nactive_file 100\n")
+    assert room.available_bytes(meminfo) == 2500
 
 
 def test_other_commands_load_nothing_of_the_server(bundle: Path) -> None:

@@ -12,7 +12,7 @@ from aotlm_runtime.errors import ArchiveInvalidError
 
 _BLOCK = 512
 # The end is two blocks of zeros; packers fill up to a record, which is 20 blocks by convention.
-_MAX_TAIL_BYTES = 64 * _BLOCK
+MAX_TAIL_BYTES = 64 * _BLOCK
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,30 @@ def read_members(fd: int, name: str) -> dict[str, Member]:
         if member.offset + member.size_bytes > end:
             raise _invalid(name, f"ends inside '{member.path}'")
         members[member.path] = member
-        offset = member.offset + -(-member.size_bytes // _BLOCK) * _BLOCK
+        offset += member_bytes(member.size_bytes)
     _check_tail(fd, offset, end, name)
     return members
+
+
+def find_member(fd: int, path: str, name: str) -> Member | None:
+    """Return a member of the beginning of an archive; None if not all of its bytes are there.
+
+    Raises:
+        ArchiveInvalidError: something before it is no regular file with a plain relative path.
+    """
+    end = os.fstat(fd).st_size
+    offset = 0
+    while offset + _BLOCK <= end and any(header := os.pread(fd, _BLOCK, offset)):
+        member = _parse(header, offset + _BLOCK, name)
+        if member.path == path:
+            return member if member.offset + member.size_bytes <= end else None
+        offset += member_bytes(member.size_bytes)
+    return None
+
+
+def member_bytes(size_bytes: int) -> int:
+    """Return what a file of `size_bytes` takes in an archive, with its header."""
+    return _BLOCK + -(-size_bytes // _BLOCK) * _BLOCK
 
 
 def _read_block(fd: int, offset: int, name: str) -> bytes:
@@ -55,7 +76,7 @@ def _read_block(fd: int, offset: int, name: str) -> bytes:
 def _check_tail(fd: int, offset: int, end: int, name: str) -> None:
     if end - offset < 2 * _BLOCK:
         raise _invalid(name, f"is cut off after {end} bytes")
-    if end - offset > _MAX_TAIL_BYTES or any(os.pread(fd, end - offset, offset)):
+    if end - offset > MAX_TAIL_BYTES or any(os.pread(fd, end - offset, offset)):
         raise _invalid(name, f"holds bytes behind its end at {offset}")
 
 

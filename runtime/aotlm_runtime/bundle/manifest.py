@@ -5,6 +5,7 @@ written has sorted keys, two spaces of indent and a final newline.
 """
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -16,6 +17,8 @@ from aotlm_runtime.errors import ManifestInvalidError
 
 FORMAT_VERSION = 2
 BLOCK_SIZE_BYTES = 1 << 22
+# A manifest is read before anything about it is known; none comes near this.
+MAX_MANIFEST_BYTES = 1 << 26
 _BLOCK_ALIGNMENT_BYTES = 4096
 
 
@@ -228,6 +231,16 @@ def read_manifest(path: Path) -> Manifest:
         ManifestInvalidError: the file cannot be read, is no manifest, or contradicts itself.
     """
     return decode_manifest(_read(path), str(path))
+
+
+def read_manifest_at(fd: int, offset: int, size_bytes: int, name: str) -> Manifest:
+    """Return the bundle manifest in these bytes of an open file; see `read_manifest`."""
+    if size_bytes > MAX_MANIFEST_BYTES:
+        raise ManifestInvalidError(
+            f"{name} has {size_bytes} bytes, but at most {MAX_MANIFEST_BYTES} are read; "
+            "get the bundle again"
+        )
+    return decode_manifest(os.pread(fd, size_bytes, offset), name)
 
 
 def decode_manifest(data: bytes, name: str) -> Manifest:

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
@@ -11,8 +10,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from aotlm_runtime.bundle.archive import read_members
+from aotlm_runtime.bundle.decompress import MAGIC, MAX_SIGNATURE_BYTES, decompress
 from aotlm_runtime.bundle.header import data_start
-from aotlm_runtime.bundle.manifest import File, Manifest, decode_manifest
+from aotlm_runtime.bundle.manifest import File, Manifest, read_manifest_at
+from aotlm_runtime.bundle.names import MANIFEST, PAD, SIGNATURE
 from aotlm_runtime.bundle.verification import Block, Progress, Verification, compare
 from aotlm_runtime.errors import (
     ArchiveInvalidError,
@@ -20,23 +21,15 @@ from aotlm_runtime.errors import (
     FileChangedError,
     FileMissingError,
     FileUnlistedError,
-    ManifestInvalidError,
     WeightsInvalidError,
 )
 from aotlm_runtime.host import cpu, memory
-from aotlm_runtime.host.cache import cache_folder
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-MANIFEST = "manifest.json"
-# The one file that a manifest does not list: the signature covers the manifest too.
-SIGNATURE = "model.sig"
-PAD = ".pad"
 _CHUNK_BYTES = 1 << 22
-# A manifest is read before anything about it is known; none comes near this.
-_MAX_MANIFEST_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -54,7 +47,7 @@ class Bundle:
     def __init__(self, name: str, extents: Mapping[str, Extent]) -> None:
         self.name = name
         self._extents = dict(extents)
-        self.manifest: Manifest = decode_manifest(self._read_manifest(), f"{name}/{MANIFEST}")
+        self.manifest = self._read_manifest()
         self._files = {file.path: file for file in self.manifest.files}
         self._check_members()
         self._verification: Verification | None = None
@@ -130,6 +123,11 @@ class Bundle:
         """Whether a signature lies in the bundle; nothing is said about its truth."""
         return SIGNATURE in self._extents
 
+    def read_signature(self) -> bytes:
+        """Return the beginning of the signature's bytes, which is all of it unless it is wrong."""
+        extent = self._extents[SIGNATURE]
+        return os.pread(extent.fd, min(extent.size_bytes, MAX_SIGNATURE_BYTES), extent.offset)
+
     def unpack(self, folder: Path) -> None:
         """Write every file of the bundle, as it is, below a new folder."""
         for path, extent in sorted(self._extents.items()):
@@ -162,19 +160,15 @@ class Bundle:
     ) -> None:
         self.close()
 
-    def _read_manifest(self) -> bytes:
+    def _read_manifest(self) -> Manifest:
         extent = self._extents.get(MANIFEST)
         if extent is None:
             raise BundleNotFoundError(
                 f"{self.name} holds no {MANIFEST}, so it is no bundle; "
                 "give the folder or archive that the packaging step wrote"
             )
-        if extent.size_bytes > _MAX_MANIFEST_BYTES:
-            raise ManifestInvalidError(
-                f"{self.name}/{MANIFEST} has {extent.size_bytes} bytes, but at most "
-                f"{_MAX_MANIFEST_BYTES} are read; get the bundle again"
-            )
-        return os.pread(extent.fd, extent.size_bytes, extent.offset)
+        name = f"{self.name}/{MANIFEST}"
+        return read_manifest_at(extent.fd, extent.offset, extent.size_bytes, name)
 
     def _blocks(self) -> Iterator[Block]:
         """Yield all bytes of all files: a file's blocks where there are digests of them."""
@@ -266,9 +260,9 @@ def _open_folder(folder: Path, refused: ExitStack) -> dict[str, Extent]:
 
 def _open_archive(path: Path, refused: ExitStack) -> dict[str, Extent]:
     fd = _open(path, refused)
-    if os.pread(fd, 4, 0) == b"\x28\xb5\x2f\xfd":  # the magic number of a Zstandard frame
-        refused.pop_all()
-        fd = _decompress(fd, path)
+    if os.pread(fd, len(MAGIC), 0) == MAGIC:
+        fd = decompress(fd, path)
+        refused.close()
         refused.callback(os.close, fd)
     members = read_members(fd, str(path))
     pad = members.get(PAD)
@@ -292,37 +286,3 @@ def _open(path: Path, refused: ExitStack) -> int:
         ) from error
     refused.callback(os.close, fd)
     return fd
-
-
-def _decompress(fd: int, path: Path) -> int:
-    """Return a file that holds the decompressed archive and has no name, so it cannot stay.
-
-    `fd` is closed.
-    """
-    import zstandard
-
-    folder = _cache_folder()
-    try:
-        with os.fdopen(fd, "rb") as source, tempfile.TemporaryFile(dir=folder) as plain:
-            zstandard.ZstdDecompressor().copy_stream(source, plain)
-            plain.flush()
-            return os.dup(plain.fileno())
-    except zstandard.ZstdError as error:
-        raise ArchiveInvalidError(
-            f"cannot decompress {path}: {error}; get the archive again"
-        ) from error
-    except OSError as error:
-        raise ArchiveInvalidError(
-            f"cannot decompress {path} into {folder}: {error.strerror}; "
-            "make room there or set XDG_CACHE_HOME to another folder"
-        ) from error
-
-
-def _cache_folder() -> Path:
-    """Return a folder on a disk: /tmp is often memory, and the weights may not fit there."""
-    folder = cache_folder()
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError:
-        return Path(tempfile.gettempdir())
-    return folder

@@ -76,14 +76,24 @@ def inspect(arguments: argparse.Namespace) -> int:
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    """Compare every file with the manifest."""
+    """Compare every file with the manifest and, with a key, check the signature."""
     from aotlm_runtime.bundle.reader import open_bundle
+    from aotlm_runtime.bundle.signature import verify_with_key
 
     with open_bundle(arguments.bundle) as bundle:
-        _verify(bundle)
-        n_files = len(bundle.manifest.files)
+        signature = "it is not signed"
+        if arguments.key is not None:
+            with _progress("verifying", bundle.size_bytes, "B") as advance:
+                verify_with_key(Path(arguments.bundle), Path(arguments.key), advance)
+            signature = f"signed by the key {arguments.key}"
+        else:
+            _verify(bundle)
+            if bundle.is_signed:
+                signature = "its signature was not checked: give --key"
+        n_files, n_bytes = len(bundle.manifest.files), bundle.size_bytes
         print(
-            f"{bundle.name}: {n_files} files, {bundle.size_bytes:,} bytes, all as its manifest says"
+            f"{bundle.name}: {n_files} files, {n_bytes:,} bytes, all as its manifest says; "
+            f"{signature}"
         )
     return 0
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from aotlm_runtime.bundle.manifest import Manifest
 from aotlm_runtime.bundle.reader import Bundle
+from aotlm_runtime.bundle.signature import describe_signature
 
 
 def facts(bundle: Bundle) -> dict[str, Any]:
@@ -25,6 +26,7 @@ def facts(bundle: Bundle) -> dict[str, Any]:
         "cache_bytes_per_token": manifest.abi.state_bytes.C,
         "chat_template": _has_template(manifest),
         "size_bytes": bundle.size_bytes,
+        "signature": describe_signature(bundle),
         "targets": {
             library.target: {"cpu": library.cpu, "features": library.features}
             for library in manifest.libraries

@@ -63,10 +63,10 @@ COMMANDS = (
     ),
     Command(
         "verify",
-        "verify every file of a bundle",
+        "verify every file of a bundle, and its signature",
         commands.verify,
-        (),
-        ("verify model.tar",),
+        (Flag("key", "text", "check the signature with this public key, in PEM form", "FILE"),),
+        ("verify model.tar", "verify model.tar --key public.pem"),
         (_BUNDLE,),
     ),
     Command(

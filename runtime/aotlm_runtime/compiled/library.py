@@ -1,6 +1,8 @@
 """Loads the compiled model for this CPU and calls its two entry points."""
 
 import ctypes
+import itertools
+import os
 import tempfile
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -15,6 +17,9 @@ from aotlm_runtime.bundle.symbols import DEFAULT_PREFIX, with_prefix
 from aotlm_runtime.errors import CallFailedError, CpuUnsupportedError, LibraryInvalidError
 
 Entry = Literal["prefill", "decode"]
+
+_MFD_EXEC = 0x10  # linux/memfd.h: the file can be executed, whatever the default
+_N_LOADED = itertools.count()
 
 
 def choose_library(libraries: Sequence[Library], features: Iterable[str]) -> Library:
@@ -187,12 +192,41 @@ def _load(shared: bytes) -> Any:
     of its own: the loader would return an already loaded library for an equal path.
     """
     try:
-        with tempfile.TemporaryDirectory(prefix="aotlm-") as folder:
-            path = Path(folder, "libaotlm_model.so")
-            path.write_bytes(shared)
-            return ctypes.CDLL(str(path))
+        return _load_from_memory(shared)
+    except OSError as error:  # the kernel may forbid that, or there is no /proc
+        reason = error
+    try:
+        return _load_from_disk(shared)
     except OSError as error:
         raise LibraryInvalidError(
-            f"cannot load the compiled library: {error}; check that TMPDIR allows execution "
-            "and that this machine has the architecture that the bundle is for"
+            f"cannot load the compiled library: from memory: {reason}, from a file: {error}; check "
+            "that this machine has the architecture that the bundle is for, and that TMPDIR "
+            "allows execution"
         ) from error
+
+
+def _load_from_memory(shared: bytes) -> Any:
+    """Load from an anonymous file, which needs no folder that can be written and executed."""
+    fd = _executable_memory()
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(shared)
+        # Descriptors are used again, so each path goes its own way to the same place.
+        return ctypes.CDLL(f"/proc/self{'/.' * next(_N_LOADED)}/fd/{fd}")
+    finally:
+        os.close(fd)
+
+
+def _executable_memory() -> int:
+    name = "libaotlm_model.so"
+    try:
+        return os.memfd_create(name, os.MFD_CLOEXEC | _MFD_EXEC)
+    except OSError:  # a kernel before 6.3 does not know the flag, and does without
+        return os.memfd_create(name)
+
+
+def _load_from_disk(shared: bytes) -> Any:
+    with tempfile.TemporaryDirectory(prefix="aotlm-") as folder:
+        path = Path(folder, "libaotlm_model.so")
+        path.write_bytes(shared)
+        return ctypes.CDLL(str(path))

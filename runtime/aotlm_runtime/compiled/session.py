@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from aotlm_runtime.bundle.manifest import Abi
 from aotlm_runtime.compiled.library import Entry
+from aotlm_runtime.compiled.turns import FifoLock
 from aotlm_runtime.errors import ContextExceededError, OptionInvalidError, PromptInvalidError
 from aotlm_runtime.host import memory
+from aotlm_runtime.host.room import check_room
 
 # Scoring asks for logits of every token; chunks of this size bound the memory of the rows.
 SCORE_CHUNK_TOKENS = 64
@@ -45,7 +47,8 @@ class Session:
 
     Logits that a method returns are a view of the session's buffer, valid until the next call. They
     are computed at once, but pass the `gate` first: it returns when the weights are verified, or
-    raises what is wrong with them. `waited_seconds` were spent at it.
+    raises what is wrong with them. `waited_seconds` were spent at it. A session and its forks take
+    `turns`, call by call: a prompt of several chunks does not keep others waiting.
     """
 
     def __init__(
@@ -64,26 +67,35 @@ class Session:
         self.threads = threads
         self.tokens: list[int] = []
         self.compiled = compiled
+        self.turns = FifoLock()
         self._abi = abi
         self.weights = weights
         self._max_chunk = abi.max_chunk_tokens
         self.is_rewindable = all(tensor.can_be_cut for tensor in abi.state)
         length = -(-context // abi.position_block) * abi.position_block
         self._length = length
-        self._state = memory.zeros(abi.state_bytes.at(C=length))[None]
-        self._workspace = memory.zeros(_workspace_bytes(abi, length, threads))
+        state, workspace = abi.state_bytes.at(C=length), _workspace_bytes(abi, length, threads)
         rows = min(SCORE_CHUNK_TOKENS, self._max_chunk)
-        self._logits = memory.zeros(4 * rows * vocab_size).view(np.float32).reshape(rows, -1)
+        logits = 4 * rows * vocab_size
+        check_room(state + workspace + logits, f"a context of {context} tokens")
+        self._state = memory.zeros(state)[None]
+        self._workspace = memory.zeros(workspace)
+        self._logits = memory.zeros(logits).view(np.float32).reshape(rows, -1)
         compiled.set_threads(threads)
 
-    def fork(self, compiled: Forward) -> "Session":
-        """Return an empty session on the same model, which `compiled` calls.
+    def fork(self, compiled: Forward | None = None) -> "Session":
+        """Return an empty session on the same model, which `compiled` calls if it is given.
 
-        The two share the workspace, so their calls must not overlap.
+        The two share the workspace, so their calls take turns.
+
+        Raises:
+            MemoryInsufficientError: there is no room for one more.
         """
+        size_bytes = self._state.nbytes + self._logits.nbytes
+        check_room(size_bytes, f"one more context of {self.context_length} tokens")
         other = copy.copy(self)
         other.tokens = []
-        other.compiled = compiled
+        other.compiled = compiled or self.compiled
         other._state = memory.zeros(self._state.nbytes)[None]
         other._logits = memory.zeros(self._logits.nbytes).view(np.float32)
         other._logits = other._logits.reshape(self._logits.shape)
@@ -222,17 +234,18 @@ class Session:
 
     def _call(self, entry: Entry, ids: Sequence[int], n_rows: int) -> Logits:
         logits = self._logits[:n_rows]
-        self.compiled.forward(
-            entry,
-            self.weights,
-            np.array([ids], np.int64),
-            np.array([self.position], np.int64),
-            self._length,
-            self._state,
-            self._workspace,
-            logits[None],
-        )
-        self.tokens.extend(ids)
+        with self.turns:
+            self.compiled.forward(
+                entry,
+                self.weights,
+                np.array([ids], np.int64),
+                np.array([self.position], np.int64),
+                self._length,
+                self._state,
+                self._workspace,
+                logits[None],
+            )
+            self.tokens.extend(ids)
         if n_rows:
             self._pass_gate()
         return logits

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from aotlm_runtime.compiled.session import Logits
 from aotlm_runtime.errors import LogitsInvalidError, OptionInvalidError
+from aotlm_runtime.generate.values import check_number, check_whole
 
 SEEDS = 1 << 63  # a seed is below it
 
@@ -35,6 +36,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None  # None draws other tokens each time
 
     def __post_init__(self) -> None:
+        for name in ("temperature", "top_p", "min_p", "repeat_penalty"):
+            check_number(name, getattr(self, name))
+        check_whole("top_k", self.top_k)
         _check("temperature", self.temperature, self.temperature >= 0, "0 (greedy) or more")
         _check("top_k", self.top_k, self.top_k >= 0, "0 (off) or a number of tokens")
         _check("top_p", self.top_p, 0 < self.top_p <= 1, "above 0, up to 1 (off)")
@@ -44,6 +48,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         wanted = f"above 0, from {least:g} to {most:g}; 1 is off"
         _check("repeat_penalty", self.repeat_penalty, is_valid, wanted)
         if self.seed is not None:
+            check_whole("seed", self.seed)
             _check("seed", self.seed, 0 <= self.seed < SEEDS, f"from 0 to {SEEDS - 1}")
 
 
@@ -62,7 +67,8 @@ class Sampler:
         with np.errstate(over="ignore"):  # beyond f32 all tokens are equally likely, rightly
             self._temperature = np.float32(sampling.temperature)
         self.vocabulary = vocabulary
-        self._random = random.Random(sampling.seed)
+        seed = sampling.seed
+        self._random = random.Random(None if seed is None else int(seed))  # it may be numpy's
 
     def sample(self, logits: Logits, ids: Sequence[int]) -> int:
         """Return the next id. logits: [V] f32; `ids` are all tokens so far, the prompt's too.

@@ -1,6 +1,6 @@
 """Turns generated tokens into the pieces of text that a reader sees."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -8,15 +8,17 @@ import msgspec
 from aotlm_runtime.errors import OptionInvalidError
 from aotlm_runtime.generate.loop import FinishReason, Token
 from aotlm_runtime.generate.sampling import SamplingParams
+from aotlm_runtime.generate.values import check_whole
 from aotlm_runtime.text.detokenizer import Detokenizer
-from aotlm_runtime.text.stop_strings import StopStrings
+from aotlm_runtime.text.stop_strings import StopStrings, stop_strings
 from aotlm_runtime.text.thinking import Part, Splitter
 
 
 class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of one answer.
 
-    It ends before the first `stop` string that is complete; thinking is not searched for them. With
+    It ends before the first `stop` string that is complete; thinking is not searched for them. A
+    text is one stop string; any other sequence of them is kept as a tuple. With
     `n_logprobs`, which can be 0, tokens carry their log probability and that many alternatives.
     Without `splits_thinking`, thinking and its tags are text like any other.
 
@@ -25,24 +27,25 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
+    stop: Sequence[str] = ()
     sampling: SamplingParams = SamplingParams()
     n_logprobs: int | None = None
     splits_thinking: bool = True
 
     def __post_init__(self) -> None:
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise OptionInvalidError(
-                f"cannot generate {self.max_tokens} tokens; ask for at least 1"
-            )
-        if "" in self.stop:
-            raise OptionInvalidError(
-                "a stop string is empty, so no answer could start; leave it out"
-            )
-        if self.n_logprobs is not None and self.n_logprobs < 0:
-            raise OptionInvalidError(
-                f"cannot give {self.n_logprobs} log probabilities; ask for 0 or more"
-            )
+        msgspec.structs.force_setattr(self, "stop", stop_strings(self.stop))
+        if self.max_tokens is not None:
+            check_whole("max_tokens", self.max_tokens)
+            if self.max_tokens < 1:
+                raise OptionInvalidError(
+                    f"cannot generate {self.max_tokens} tokens; ask for at least 1"
+                )
+        if self.n_logprobs is not None:
+            check_whole("n_logprobs", self.n_logprobs)
+            if self.n_logprobs < 0:
+                raise OptionInvalidError(
+                    f"cannot give {self.n_logprobs} log probabilities; ask for 0 or more"
+                )
 
 
 DEFAULT = GenerationOptions()

@@ -22,8 +22,8 @@ from aotlm_runtime.server import fields, schemas
 from aotlm_runtime.server.access import HostCheck, guarded
 from aotlm_runtime.server.api_errors import ApiError, api_error_of, unknown_field
 from aotlm_runtime.server.bodies import error_response, json_response, read_body
+from aotlm_runtime.server.cancellation import Cancelled
 from aotlm_runtime.server.engine import Engine
-from aotlm_runtime.server.fair_lock import Cancelled
 from aotlm_runtime.server.metrics import CONTENT_TYPE, Metrics
 from aotlm_runtime.server.options import ServeOptions
 from aotlm_runtime.server.responses import ApiResponse, ChatResponse, CompletionResponse, Json

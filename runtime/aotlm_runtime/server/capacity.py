@@ -1,11 +1,22 @@
 """How many sessions fit this machine."""
 
-from pathlib import Path
-
 from aotlm_runtime.compiled.session import Session
-from aotlm_runtime.host.cpu import cgroups
+from aotlm_runtime.host.room import available_bytes, check_room
 
 _MOST = 8  # more answers at a time make each of them slow
+
+
+def count_sessions(wanted: int | None, session: Session) -> int:
+    """Return the number of sessions that are wanted, or the default.
+
+    Raises:
+        MemoryInsufficientError: their caches do not fit.
+    """
+    if wanted is None:
+        return default_sessions(session)
+    length = session.context_length
+    check_room(wanted * session.size_bytes, f"a cache of {length} tokens for {wanted} sessions")
+    return wanted
 
 
 def default_sessions(session: Session) -> int:
@@ -14,28 +25,3 @@ def default_sessions(session: Session) -> int:
     if available is None:
         return _MOST
     return max(1, min(_MOST, available // 2 // session.size_bytes))
-
-
-def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Return the memory that this process may still take; None where nothing tells."""
-    found = [_available(meminfo), *map(_left, cgroups())]
-    return min((size for size in found if size is not None), default=None)
-
-
-def _available(meminfo: Path) -> int | None:
-    try:
-        lines = meminfo.read_text().splitlines()
-    except OSError:
-        return None
-    found = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    return found[0] << 10 if found else None
-
-
-def _left(group: Path) -> int | None:
-    """Return what the limit of a cgroup (version 2) leaves; None without one."""
-    try:
-        limit = (group / "memory.max").read_text().strip()
-        used = (group / "memory.current").read_text()
-        return None if limit == "max" else max(0, int(limit) - int(used))
-    except (OSError, ValueError):
-        return None

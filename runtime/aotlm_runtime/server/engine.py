@@ -16,7 +16,7 @@ from aotlm_runtime.generate.stream import GenerationOptions, TextDelta
 from aotlm_runtime.model import GenerationStats, Model
 from aotlm_runtime.server.answer import Prompt, answer
 from aotlm_runtime.server.api_errors import stopping, too_many, unknown_token
-from aotlm_runtime.server.fair_lock import Cancelled
+from aotlm_runtime.server.cancellation import Cancelled
 from aotlm_runtime.server.metrics import Metrics
 from aotlm_runtime.server.pool import Pool, Slot
 from aotlm_runtime.server.request_queue import RequestQueue

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from aotlm_runtime.compiled.session import common_prefix
 from aotlm_runtime.model import Model
-from aotlm_runtime.server.fair_lock import FifoLock, ScheduledModel
+from aotlm_runtime.server.cancellation import CancellableModel
 
 
 class Slot:
     """A session, and the model that generates on it for one request at a time."""
 
-    def __init__(self, loaded: Model, turns: FifoLock) -> None:
-        self.shared = ScheduledModel(loaded.session.compiled, turns)
+    def __init__(self, loaded: Model) -> None:
+        self.shared = CancellableModel(loaded.session.compiled)
         session = loaded.session.fork(self.shared)
         self.model = Model(loaded.manifest, session, loaded.text)
         self.is_busy = False
@@ -31,8 +31,8 @@ class Pool:
     """
 
     def __init__(self, loaded: Model, n_sessions: int) -> None:
-        self._turns = FifoLock()
-        self._slots = [Slot(loaded, self._turns) for _ in range(n_sessions)]
+        self._turns = loaded.session.turns
+        self._slots = [Slot(loaded) for _ in range(n_sessions)]
         self._n_taken = 0
 
     def __len__(self) -> int:

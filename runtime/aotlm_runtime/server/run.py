@@ -14,7 +14,7 @@ from aotlm_runtime.errors import AotlmError
 from aotlm_runtime.model import Model
 from aotlm_runtime.server.access import is_loopback
 from aotlm_runtime.server.app import make_app
-from aotlm_runtime.server.capacity import default_sessions
+from aotlm_runtime.server.capacity import count_sessions
 from aotlm_runtime.server.engine import Engine
 from aotlm_runtime.server.metrics import Metrics
 from aotlm_runtime.server.options import ServeOptions
@@ -26,10 +26,11 @@ def run(model: Model, listener: socket.socket, options: ServeOptions) -> None:
     """Serve a model until SIGINT or SIGTERM.
 
     Raises:
+        MemoryInsufficientError: so many sessions do not fit.
         SystemExit: one of them came before the server was ready.
     """
     metrics = Metrics()
-    n_sessions = options.n_sessions or default_sessions(model.session)
+    n_sessions = count_sessions(options.n_sessions, model.session)
     engine = Engine(model, n_sessions, options.n_waiting, metrics)
     name = options.name or model.manifest.model.source
     host, port = listener.getsockname()[:2]

@@ -11,8 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 from aotlm_runtime.generate.stream import TextDelta
 from aotlm_runtime.server.api_errors import api_error_of
+from aotlm_runtime.server.cancellation import Cancelled
 from aotlm_runtime.server.engine import GenerationRequest
-from aotlm_runtime.server.fair_lock import Cancelled
 from aotlm_runtime.server.metrics import Metrics
 from aotlm_runtime.server.responses import ApiResponse, Json
 

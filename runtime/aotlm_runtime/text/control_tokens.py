@@ -169,8 +169,12 @@ def check_text(text: str) -> str:
     """Return `text`.
 
     Raises:
-        PromptInvalidError: it holds lone surrogates, so it has no UTF-8.
+        PromptInvalidError: it is no text, or holds lone surrogates, so it has no UTF-8.
     """
+    if not isinstance(text, str):
+        raise PromptInvalidError(
+            f"the prompt is of type {type(text).__name__}, but must be text; decode it first"
+        )
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -1,6 +1,8 @@
 """Stop strings: an answer ends before the first that is complete, and never shows a part of it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from aotlm_runtime.errors import OptionInvalidError
 
 
 class StopStrings:
@@ -32,6 +34,27 @@ class StopStrings:
     def finish(self) -> str:
         """Return what was held back; nothing comes after it."""
         return "" if self.is_found else self._held
+
+
+def stop_strings(given: object) -> tuple[str, ...]:
+    """Return the stop strings that were given: a text is one, anything else a collection.
+
+    Raises:
+        OptionInvalidError: one is empty, or no text.
+    """
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        given = (given,)
+    stops = tuple(given)
+    for stop in stops:
+        if not isinstance(stop, str):
+            raise OptionInvalidError(
+                f"a stop string is {stop!r} ({type(stop).__name__}), but must be text; change it"
+            )
+        if not stop:
+            raise OptionInvalidError(
+                "a stop string is empty, so no answer could start; leave it out"
+            )
+    return stops
 
 
 def partial_match_length(text: str, marks: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from aotlm.bundle.provenance import NAME as PROVENANCE
 from aotlm.errors import AotlmError
-from aotlm_runtime.bundle.reader import MANIFEST
+from aotlm_runtime.bundle.names import MANIFEST
 
 _CHUNK_BYTES = 1 << 22
 _PACKED = (".zst",)

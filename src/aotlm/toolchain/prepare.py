@@ -16,7 +16,8 @@ from aotlm.toolchain.image_build import Member
 from aotlm.toolchain.images import build_runtime, ensure_toolchain
 from aotlm.toolchain.wheelhouse import install_on_host
 from aotlm_runtime.bundle.manifest import Manifest
-from aotlm_runtime.bundle.reader import MANIFEST, Bundle, open_bundle
+from aotlm_runtime.bundle.names import MANIFEST
+from aotlm_runtime.bundle.reader import Bundle, open_bundle
 
 
 def prepare_toolchain(settings: Settings, cache: Path | None = None) -> None:
