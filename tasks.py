@@ -66,6 +66,18 @@ def test(arguments: Namespace) -> int:
     return subprocess.call([sys.executable, "-m", "pytest", "-q", *workers, *paths])
 
 
+def mutate(arguments: Namespace) -> None:
+    """Print the table of the faults that tests notice, and write what --out and --summary ask."""
+    from aotlm_runtime.cli.console import note
+    from tests.mutation.run import SAMPLE, chosen_areas, mutate, report, table
+
+    sample, seed = arguments.sample or SAMPLE, arguments.seed or 0
+    outcomes = mutate(chosen_areas(arguments.path), sample, seed, note)
+    text = table(outcomes, sample, seed)
+    report(text, outcomes, arguments.out, arguments.summary)
+    print(text, end="")
+
+
 def lock(arguments: Namespace) -> None:
     """Write the locks."""
     from aotlm.toolchain.lock import write_lock
@@ -116,6 +128,23 @@ OURS = (
         (Flag("quick", "off", "only what takes seconds: tests/unit and tests/ir"),),
         ("test", "test --quick", "test tests/runtime", "test tests/unit/test_dims.py"),
         (Word("path", "a file or folder of tests, or one test; default: all", is_optional=True),),
+    ),
+    Command(
+        "mutate",
+        "put small faults into a copy of the code, and count those that tests notice",
+        mutate,
+        (
+            Flag("sample", "count", "faults of each folder; default: 40", "N"),
+            Flag("seed", "count", "draw other faults; default: 0", "N", least=0),
+            Flag("out", "text", "write the table and the survivors into this folder", "FOLDER"),
+            Flag("summary", "text", "add the table to the end of this file", "FILE"),
+        ),
+        (
+            "mutate",
+            "mutate src/aotlm/kernels --sample=100",
+            "mutate runtime --out=artifacts/mutate",
+        ),
+        (Word("path", "a folder of runtime/ or src/; default: all", is_optional=True),),
     ),
     Command("lint", "check style, types and pins of the whole tree", lint),
     Command("lock", "write both locks of packages from docker/pins.toml", lock),
