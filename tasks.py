@@ -67,15 +67,12 @@ def test(arguments: Namespace) -> int:
 
 
 def mutate(arguments: Namespace) -> None:
-    """Print the table of the faults that tests notice, and write what --out and --summary ask."""
+    """Print the table of the faults that tests notice."""
     from aotlm_runtime.cli.console import note
-    from tests.mutation.run import SAMPLE, chosen_areas, mutate, report, table
+    from tests.mutation.report import mutation
 
-    sample, seed = arguments.sample or SAMPLE, arguments.seed or 0
-    outcomes = mutate(chosen_areas(arguments.path), sample, seed, note)
-    text = table(outcomes, sample, seed)
-    report(text, outcomes, arguments.out, arguments.summary)
-    print(text, end="")
+    given = (arguments.path, arguments.sample, arguments.seed, arguments.out, arguments.summary)
+    print(mutation(*given, note), end="")
 
 
 def lock(arguments: Namespace) -> None:

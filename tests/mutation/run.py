@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Final
 
 from aotlm.errors import UsageError
-from aotlm.support.atomic import new_file
 from tests.mutation.areas import AREAS, ROOT, Area
 from tests.mutation.operators import Mutant
 
@@ -30,7 +29,6 @@ COPIED: Final = (
     ".ci", ".github", "bench", "docker", "docs", "examples", "runtime", "src", "tests",
     "CONTRIBUTING.md", "README.md", "LICENSE", "bootstrap", "pyproject.toml", "tasks.py",
 )  # fmt: skip
-SAMPLE: Final = 40
 # A fault that makes a loop endless is noticed by the time: this many times what the tests take.
 PATIENCE: Final = 3
 LEAST_SECONDS: Final = 60.0
@@ -96,6 +94,17 @@ class Tree:
         os.utime(file, (self.ticks, self.ticks))
 
 
+def difference(mutant: Mutant, root: Path = ROOT) -> str:
+    """Return a fault as a diff of its file."""
+    source = (root / mutant.path).read_bytes()
+    before, after = source.decode(), mutant.applied(source).decode()
+    lines = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), f"a/{mutant.path}", f"b/{mutant.path}", "", "",
+        2, "",
+    )  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
 def chosen_areas(path: str | None) -> list[Area]:
     """Return the area of a path, or else those below it; all of them without one.
 
@@ -144,41 +153,3 @@ def _try_area(
             survivors.append(mutant)
             note(difference(mutant, tree.folder))
     return Outcome(area.path, len(drawn), tuple(survivors), time.monotonic() - began)
-
-
-def difference(mutant: Mutant, root: Path = ROOT) -> str:
-    """Return a fault as a diff of its file."""
-    source = (root / mutant.path).read_bytes()
-    before, after = source.decode(), mutant.applied(source).decode()
-    lines = difflib.unified_diff(
-        before.splitlines(), after.splitlines(), f"a/{mutant.path}", f"b/{mutant.path}", "", "",
-        2, "",
-    )  # fmt: skip
-    return "\n".join(lines) + "\n"
-
-
-def table(outcomes: Sequence[Outcome], sample: int, seed: int) -> str:
-    """Return the outcomes as a table in Markdown, and how to draw the same faults again."""
-    rows = ["| folder | faults | noticed | survived | share |", "|---|---:|---:|---:|---:|"]
-    for outcome in outcomes:
-        survived = len(outcome.survivors)
-        noticed = outcome.n_mutants - survived
-        share = noticed / outcome.n_mutants if outcome.n_mutants else 1.0
-        rows.append(
-            f"| `{outcome.path}` | {outcome.n_mutants} | {noticed} | {survived} | {share:.2f} |"
-        )
-    rows += ["", f"The same again: `inv mutate --sample={sample} --seed={seed}` and the folder."]
-    return "\n".join(rows) + "\n"
-
-
-def report(text: str, outcomes: Sequence[Outcome], out: str | None, summary: str | None) -> None:
-    """Write the table and the survivors' diffs into a folder, and the table behind a file's end."""
-    if out:
-        survivors = [mutant for outcome in outcomes for mutant in outcome.survivors]
-        with new_file(Path(out) / "mutation.md") as path:
-            path.write_text(text, encoding="utf-8")
-        with new_file(Path(out) / "survivors.diff") as path:
-            path.write_text("\n".join(map(difference, survivors)), encoding="utf-8")
-    if summary:
-        with Path(summary).open("a", encoding="utf-8") as file:
-            file.write(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import random
 from pathlib import Path
 
 import pytest
@@ -10,16 +11,8 @@ import pytest
 from aotlm.errors import UsageError
 from tests.mutation.areas import AREAS, ROOT, Area
 from tests.mutation.operators import mutants_of
-from tests.mutation.run import (
-    COPIED,
-    Outcome,
-    Tree,
-    chosen_areas,
-    difference,
-    mutate,
-    report,
-    table,
-)
+from tests.mutation.report import table, write
+from tests.mutation.run import COPIED, Outcome, Tree, chosen_areas, difference, mutate
 
 AREA = Area("src/pack", ("test_pack",))
 MODULE = """UNUSED = 10
@@ -135,7 +128,7 @@ def test_the_report_counts_by_folder_and_holds_the_survivors(tmp_path: Path) -> 
     assert "--seed=7" in text
     summary = tmp_path / "summary"
     summary.write_text("before\n")
-    report(text, outcomes, str(tmp_path / "out"), str(summary))
+    write(text, outcomes, str(tmp_path / "out"), str(summary))
     assert summary.read_text() == f"before\n{text}"
     assert (tmp_path / "out/mutation.md").read_text() == text
     diff = (tmp_path / "out/survivors.diff").read_text()
@@ -154,13 +147,13 @@ def test_a_path_chooses_an_area_or_what_is_below_it() -> None:
         chosen_areas("docs")
 
 
-def test_a_run_draws_the_same_faults_again(checkout: Path) -> None:
+def test_a_run_counts_the_faults_that_its_seed_draws(checkout: Path) -> None:
     notes: list[str] = []
-    (outcome,) = mutate([AREA], 2, 2, notes.append, checkout)
-    assert (outcome.path, outcome.n_mutants) == ("src/pack", 2)
-    again: list[str] = []
-    mutate([AREA], 2, 2, again.append, checkout)
-    assert again == notes
+    (outcome,) = mutate([AREA], 1, 4, notes.append, checkout)
+    drawn = AREA.mutants(checkout)[random.Random(4).sample(range(7), 1)[0]]
+    assert (outcome.path, outcome.n_mutants) == ("src/pack", 1)
+    assert outcome.survivors == ((drawn,) if drawn.text == "(11)" else ())
+    assert notes[0] == "src/pack: its tests without a fault"
 
 
 def test_tests_that_fail_without_a_fault_are_an_error(checkout: Path) -> None:
