@@ -47,7 +47,7 @@ AREAS: Final = (
         f"{RUNTIME}/bundle",
         (
             "runtime/test_archive", "runtime/test_reader", "runtime/test_verification",
-            "unit/test_manifest", "unit/test_header",
+            "unit/test_manifest", "bundle/test_signing",
         ),
     ),
     Area(f"{RUNTIME}/host", ("runtime/test_cpu", "runtime/test_library", "runtime/test_session")),
@@ -60,7 +60,10 @@ AREAS: Final = (
     ),
     Area(
         f"{RUNTIME}/compiled",
-        ("runtime/test_library", "runtime/test_session", "runtime/test_model"),
+        (
+            "runtime/test_library", "runtime/test_session", "runtime/test_model",
+            "runtime/test_verification",
+        ),
     ),
     Area(
         f"{RUNTIME}/generate",
