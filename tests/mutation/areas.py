@@ -78,7 +78,7 @@ AREAS: Final = (
     ),
     Area(  # without the page's tests: they are slow, and concern what is not Python
         f"{RUNTIME}/server", ("runtime/test_server", "runtime/test_server_[!p]*",
-                              "runtime/test_server_parts"),
+                              "runtime/test_server_parts", "runtime/test_verification"),
     ),
     Area(f"{RUNTIME}/bench", ("bundle/test_bench", "unit/test_measure", "bench/test_page")),
     Area(RUNTIME, ("runtime/test_model", "runtime/test_chat", "runtime/test_public")),
@@ -97,5 +97,5 @@ AREAS: Final = (
             "numerics/test_wide_kernels", "numerics/test_unseen_positions",
         ),
     ),
-    Area(threads.PATH, ("unit/test_threads",)),
+    Area(threads.PATH, ("unit/test_threads", "unit/test_threads_regions")),
 )  # fmt: skip
