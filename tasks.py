@@ -66,6 +66,15 @@ def test(arguments: Namespace) -> int:
     return subprocess.call([sys.executable, "-m", "pytest", "-q", *workers, *paths])
 
 
+def mutate(arguments: Namespace) -> None:
+    """Print the table of the faults that tests notice."""
+    from aotlm_runtime.cli.console import note
+    from tests.mutation.report import mutation
+
+    given = (arguments.path, arguments.sample, arguments.seed, arguments.out, arguments.summary)
+    print(mutation(*given, note), end="")
+
+
 def lock(arguments: Namespace) -> None:
     """Write the locks."""
     from aotlm.toolchain.lock import write_lock
@@ -116,6 +125,23 @@ OURS = (
         (Flag("quick", "off", "only what takes seconds: tests/unit and tests/ir"),),
         ("test", "test --quick", "test tests/runtime", "test tests/unit/test_dims.py"),
         (Word("path", "a file or folder of tests, or one test; default: all", is_optional=True),),
+    ),
+    Command(
+        "mutate",
+        "put small faults into a copy of the code, and count those that tests notice",
+        mutate,
+        (
+            Flag("sample", "count", "faults of each folder; default: 40", "N"),
+            Flag("seed", "count", "draw other faults; default: 0", "N", least=0),
+            Flag("out", "text", "write the table and the survivors into this folder", "FOLDER"),
+            Flag("summary", "text", "add the table to the end of this file", "FILE"),
+        ),
+        (
+            "mutate",
+            "mutate src/aotlm/kernels --sample=100",
+            "mutate runtime --out=artifacts/mutate",
+        ),
+        (Word("path", "a folder of runtime/ or src/; default: all", is_optional=True),),
     ),
     Command("lint", "check style, types and pins of the whole tree", lint),
     Command("lock", "write both locks of packages from docker/pins.toml", lock),

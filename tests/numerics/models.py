@@ -24,6 +24,7 @@ from aotlm.graph.state import state_inputs
 from aotlm.passes.base import run_pipeline
 from aotlm.passes.pipeline import graph_pipeline
 from aotlm.weights.weight import Reader, pack, unpack
+from tests.numerics.answers import answer, run_eager
 from tests.numerics.configs import ALL, VOCAB_SIZE, redraw
 
 Array = np.ndarray[Any, Any]
@@ -61,17 +62,10 @@ def reference(name: str) -> torch.nn.Module:
     return model
 
 
-def run_eager(model: torch.nn.Module, ids: Array) -> Array:
-    """Return the logits of every row, [T, V] f32."""
-    with torch.no_grad():
-        logits: Array = model(torch.from_numpy(ids)[None]).logits[0].numpy()
-    return logits
-
-
 @cache
 def reference_logits(name: str) -> Array:
     """Return the reference's logits of `tokens()`."""
-    return run_eager(reference(name), tokens())
+    return answer(reference(name), tokens())
 
 
 @cache

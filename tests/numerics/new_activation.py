@@ -34,6 +34,7 @@ def report(name: str, folder: Path) -> dict[str, Any]:
     from aotlm.graph import ops
     from aotlm.passes.base import run_pipeline
     from aotlm.passes.pipeline import graph_pipeline
+    from tests.numerics.answers import run_eager
     from tests.numerics.compiled import Caller, compile_model
     from tests.numerics.configs import VOCAB_SIZE, redraw
     from tests.numerics.models import (
@@ -42,7 +43,6 @@ def report(name: str, folder: Path) -> dict[str, Any]:
         eager,
         reader,
         relative_error,
-        run_eager,
         tokens,
     )
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.numerics.answers import run_eager
 from tests.numerics.compiled import Caller
 from tests.numerics.configs import ALL, EDGES, WINDOW
 from tests.numerics.conftest import Compile
-from tests.numerics.models import reference, relative_error, run_eager, tokens
+from tests.numerics.models import reference, relative_error, tokens
 from tests.numerics.mutations import with_options
 
 TOLERANCE = 1e-5

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from tests.numerics import mutations
+from tests.numerics.answers import answer
 from tests.numerics.configs import CASES
 from tests.numerics.models import (
     Interpreted,
@@ -19,7 +20,6 @@ from tests.numerics.models import (
     reference,
     reference_logits,
     relative_error,
-    run_eager,
     tokens,
 )
 
@@ -33,7 +33,7 @@ def test_every_option_of_the_configuration_matters(name: str) -> None:
     unseen, n_changes = [], 0
     for label, changed in mutations.changed_options(CASES[name]):
         n_changes += 1
-        found = run_eager(mutations.with_options(name, original, changed), ids)
+        found = answer(mutations.with_options(name, original, changed), ids)
         if not relative_error(found, wanted) > SEEN:
             unseen.append(label)
     assert not unseen
@@ -47,7 +47,7 @@ def test_every_bias_and_norm_matters(name: str) -> None:
     unseen = [
         parameter
         for parameter, changed in mutations.neutral_parameters(name, model)
-        if not relative_error(run_eager(changed, tokens()), reference_logits(name)) > SEEN
+        if not relative_error(answer(changed, tokens()), reference_logits(name)) > SEEN
     ]
     assert not unseen
 

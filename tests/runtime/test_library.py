@@ -1,5 +1,6 @@
 """Choosing, loading and calling the compiled library."""
 
+import ctypes
 from pathlib import Path
 
 import msgspec
@@ -59,6 +60,12 @@ def test_an_error_code_becomes_the_manifests_sentence(stub: bytes) -> None:
     sentence = "prefill of 33 tokens at position 7 failed with code 1: too many tokens"
     with pytest.raises(errors.CallFailedError, match=sentence):
         compiled.forward("prefill", *arguments)
+
+
+def test_the_address_of_a_function_is_where_it_lies_in_memory(stub: bytes, tmp_path: Path) -> None:
+    compiled = CompiledModel(stub, fake.abi())
+    digest = ctypes.CFUNCTYPE(ctypes.c_char_p)(compiled.address("aotlm_abi_digest"))
+    assert digest() == fake.abi().digest.encode()
 
 
 def test_a_descriptor_has_the_arrays_address_sizes_and_strides() -> None:

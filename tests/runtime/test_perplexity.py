@@ -36,6 +36,9 @@ def test_perplexity_is_what_its_definition_says(bundle: Path, n_tokens: int, con
     found = score(session, IDS[:n_tokens], steps.append)
     assert found.perplexity == pytest.approx(expected(IDS[:n_tokens], context), rel=1e-6)
     assert (found.n_scored, sum(steps)) == (n_tokens - 1, n_tokens - 1)
+    step = context // 2  # the last window is the first that reaches the end
+    begins = range(0, max(n_tokens - context, 0) + step, step)
+    assert found.n_computed == sum(min(context, n_tokens - begin) for begin in begins)
 
 
 def test_one_token_is_too_few(model: Model) -> None:

@@ -10,6 +10,8 @@ import pytest
 import zstandard
 
 from aotlm_runtime import GenerationOptions, errors, load
+from aotlm_runtime.bundle import reader
+from aotlm_runtime.bundle.header import data_start, read_header
 from aotlm_runtime.bundle.reader import open_bundle
 from tests.runtime import fake
 
@@ -40,7 +42,37 @@ def test_a_bundle_of_format_1_answers_as_before(bundle: Path) -> None:
     assert answer(old) == now
     with open_bundle(old) as opened:
         assert opened.manifest.abi.version == 1
+        assert opened.manifest.format_version == 2  # what it is read as
         assert opened.manifest.abi.state_bytes.C == 8
+
+
+@pytest.mark.parametrize("n_before", [0, 512])
+def test_the_header_of_a_weight_file_is_read_where_the_file_begins(
+    bundle: Path, tmp_path: Path, n_before: int
+) -> None:
+    path = tmp_path / "moved"
+    path.write_bytes(bytes([7]) * n_before + (bundle / "weights.safetensors").read_bytes())
+    with path.open("rb") as file:
+        given = (n_before,) if n_before else ()  # the beginning is the default
+        assert data_start(file.fileno(), *given) == 4096
+        assert list(read_header(file.fileno(), *given)) == ["w"]
+
+
+def test_unpacking_an_archive_gives_the_folder_that_it_was_made_of(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "_CHUNK_BYTES", 1000)  # files are longer, and end within one
+    with open_bundle(fake.write_tar(bundle, tmp_path / "m.tar")) as opened:
+        opened.unpack(tmp_path / "unpacked")
+    found = {
+        folder: {
+            path.relative_to(folder): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
+        for folder in (bundle, tmp_path / "unpacked")
+    }
+    assert found[tmp_path / "unpacked"] == found[bundle]
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,13 @@ def reference(sampling: SamplingParams, logits: Logits) -> torch.Tensor:
     return processors(torch.LongTensor([IDS]), scores).double().softmax(-1)[0]
 
 
+def test_a_draw_that_rounds_up_to_the_end_takes_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = Sampler(SamplingParams(temperature=1.0, top_k=3, seed=0), V)
+    likeliest = {int(i) for i in np.argsort(random_logits(0)[:V])[-3:]}
+    monkeypatch.setattr(sampler._random, "random", lambda: 1.0)
+    assert sampler.sample(random_logits(0), IDS) in likeliest
+
+
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(
     "options",

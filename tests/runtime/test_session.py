@@ -1,5 +1,6 @@
 """Sessions on the compiled stub, whose logits depend on every token in its cache."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from aotlm_runtime import errors
-from aotlm_runtime.bundle.manifest import Bytes
+from aotlm_runtime.bundle.manifest import Bytes, StateTensor
 from aotlm_runtime.compiled.library import CompiledModel
 from aotlm_runtime.compiled.session import Session, common_prefix
 from aotlm_runtime.host import memory
@@ -101,6 +102,95 @@ def test_state_that_cannot_be_rewound_is_only_kept_whole(start: Callable[..., Se
     assert session.rewind_to_common_prefix(IDS[:60]) == 50
     assert session.rewind_to_common_prefix([*IDS[:30], 1]) == 0
     assert not session._state.any()
+
+
+def test_a_prompt_that_is_too_long_to_continue_changes_nothing(
+    start: Callable[..., Session],
+) -> None:
+    session = start(context=100)
+    session.prefill(IDS[:50])
+    with pytest.raises(errors.ContextExceededError, match="has 101 tokens, but the context"):
+        session.rewind_to_common_prefix([*IDS[:30], *range(71)])
+    assert session.tokens == IDS[:50]
+    assert session.rewind_to_common_prefix([*IDS[:30], *range(70)]) == 30
+
+
+def state_tensor(shape: list[int | str], offset: int, size: int) -> StateTensor:
+    """A tensor with bytes for elements, at offset·C and of size·C bytes."""
+    return StateTensor(
+        name="x", layer=0, dtype="i8", shape=shape, kind="appended", can_be_cut=True,
+        offset_bytes=Bytes(C=offset), size_bytes=Bytes(C=size),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("n_tokens", [0, 1, 3, 4, 5, 8, 63, 64, 70])
+def test_a_copied_prefix_is_the_state_of_its_positions_and_nothing_else(
+    stub: bytes, n_tokens: int
+) -> None:
+    """Positions come first, behind heads, or in blocks of 4, which are copied whole."""
+    shapes: list[list[int | str]] = [["C", 2], [2, "C", 3], [2, "C/4", 3, 4], [2, 3, "C/4", 4]]
+    sizes = [2, 6, 6, 6]
+    offsets = [0, 2, 8, 14]
+    state = [state_tensor(*each) for each in zip(shapes, offsets, sizes, strict=True)]
+    abi = fake.abi(state=state, state_bytes=Bytes(C=20))
+    compiled = CompiledModel(stub, fake.abi())
+    weights = np.full(4096, fake.WEIGHT, np.int8)
+    own, other = (Session(compiled, abi, weights, fake.VOCAB_SIZE, 64, 1) for _ in range(2))
+    other.tokens = list(range(64))
+    own._state[...], other._state[...] = 1, 2
+    own.copy_prefix(other, n_tokens)
+    n = min(n_tokens, 64)
+    assert own.tokens == list(range(n))
+    for shape, offset, size in zip(shapes, offsets, sizes, strict=True):
+        values = own._state[0, 64 * offset : 64 * (offset + size)]
+        axis = next(i for i, dim in enumerate(shape) if isinstance(dim, str))
+        block = 1 if shape[axis] == "C" else 4
+        whole = [64 // block if i == axis else int(dim) for i, dim in enumerate(shape)]
+        cells = np.moveaxis(values.reshape(whole), axis, 0)
+        n_copied = -(-n // block)
+        assert (cells[:n_copied] == 2).all()
+        assert (cells[n_copied:] == 1).all()
+
+
+def test_a_state_that_cannot_be_cut_is_not_copied(start: Callable[..., Session]) -> None:
+    with pytest.raises(errors.OptionInvalidError, match="cannot be cut at a position"):
+        start(rewindable=False).copy_prefix(start(), 0)
+
+
+def test_a_session_says_how_large_its_full_cache_is(start: Callable[..., Session]) -> None:
+    assert start(context=fake.CONTEXT).size_bytes == 8 * 256  # in whole blocks of positions
+
+
+def test_a_session_can_be_measured_at_a_depth_that_it_never_computed(
+    start: Callable[..., Session],
+) -> None:
+    session = start()
+    session.fill_for_benchmark(100)
+    session.decode(7)
+    assert session.position == 101
+
+
+def test_the_gate_is_passed_once_before_the_first_logits_and_its_time_is_counted(
+    stub: bytes,
+) -> None:
+    passed: list[int] = []
+
+    def gate() -> None:
+        passed.append(session.position)
+        time.sleep(0.02)
+
+    weights = np.full(4096, fake.WEIGHT, np.int8)
+    abi = fake.abi()
+    session = Session(
+        CompiledModel(stub, abi), abi, weights, fake.VOCAB_SIZE, fake.CONTEXT, 1, gate
+    )
+    assert session.waited_seconds == 0
+    session.prefill(IDS[:40])  # in two chunks, of which the first asks for no logits
+    waited = session.waited_seconds
+    assert 0.02 <= waited < 10
+    session.decode(1)
+    assert passed == [40]
+    assert session.waited_seconds == waited
 
 
 def test_nothing_to_prefill_is_refused(start: Callable[..., Session]) -> None:

@@ -20,13 +20,14 @@ import yaml
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from tests.mutation.areas import AREAS
 from tests.unit.checkpoints import SIZES, saved
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 START = "./bootstrap inv "
-# What ci.yml runs is this very suite.
-NOT_AGAIN = ("lint", "test")
+# What ci.yml runs is this very suite; tests/unit/test_mutation.py tries a fault.
+NOT_AGAIN = ("lint", "test", "mutate")
 Job = dict[str, Any]
 
 
@@ -192,6 +193,11 @@ def test_a_cache_has_the_key_of_all_that_its_images_are_made_from() -> None:
         assert any(f"--cache={path}" in line["run"] for path in step["with"]["path"].split()
                    for line in STEPS if "run" in line)  # fmt: skip
     assert all((ROOT / path).is_file() for path in inputs)
+
+
+def test_every_folder_that_has_mutation_tests_is_mutated_weekly() -> None:
+    job = next(job for workflow, _, job, _ in JOBS if workflow == "mutation")
+    assert job["strategy"]["matrix"]["folder"] == [area.path for area in AREAS]
 
 
 def test_inv_lint_checks_the_workflows() -> None:

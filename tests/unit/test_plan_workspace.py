@@ -1,5 +1,11 @@
-"""A plan is right when a machine that has only its bytes computes what the interpreter does."""
+"""A plan is right when a machine that has only its bytes computes what the interpreter does.
 
+Emitted code writes a result element by element while it still reads operands and scratch, so the
+machine spoils a result's bytes before it reads, and scratch before and after. Beside the machine,
+lives are counted from the Graph alone, and what lives together is compared byte by byte.
+"""
+
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -85,18 +91,23 @@ class _Machine:
         (result,) = _interpreted(alone, values, self.read, self.sizes)
         return result.copy()
 
+    def spoil_scratch(self, node: Node) -> None:
+        if node in self.plan.scratch:
+            scratch = self.plan.scratch[node]
+            begin = evaluate(scratch.offset_bytes, self.sizes)
+            end = begin + evaluate(scratch.n_elements, self.sizes)
+            assert end <= self.workspace.size
+            self.workspace[begin:end] = POISON
+
     def run(self) -> None:
         for node in self.graph.nodes:
-            if node in self.plan.scratch:
-                scratch = self.plan.scratch[node]
-                begin = evaluate(scratch.offset_bytes, self.sizes)
-                end = begin + evaluate(scratch.n_elements, self.sizes)
-                assert end <= self.workspace.size
-                self.workspace[begin:end] = POISON
+            self.spoil_scratch(node)
             if node.op in (ops.INPUT, ops.PARAMETER, ops.SCALAR) or self.is_view(node):
                 continue
+            self.memory(self.plan.placements[node]).view(np.uint8)[...] = POISON
             result = self.compute(node)
             self.value(node)[...] = result
+            self.spoil_scratch(node)
 
     def is_view(self, node: Node) -> bool:
         places = self.plan.placements
@@ -183,6 +194,20 @@ def test_scratch_lies_over_nothing_that_is_alive(graph: Graph, size: Dim) -> Non
     _assert_plan_works(graph, EXTENTS[1], scratch_bytes=lambda node: size)
 
 
+@pytest.mark.parametrize("sizes", EXTENTS, ids=str)
+def test_a_slice_of_every_second_element_reads_those(sizes: dict[str, int]) -> None:
+    x = make(ops.SLICE, [_neg(_x(T, 4, 6))], dim=2, start=1, end=6, step=2)
+    _assert_plan_works(graph_of(_neg(x)), sizes)
+
+
+def test_an_op_has_the_scratch_that_it_asks_for() -> None:
+    wanted = Affine(8, (0, 0, 3))
+    graph = graph_of(_neg(_neg(_x(1, T, 24))))
+    plan = plan_workspace(graph, lambda node: wanted if node.op is ops.NEG else 0)
+    assert [node.op for node in plan.scratch] == [ops.NEG, ops.NEG]
+    assert all(buffer.n_elements == wanted for buffer in plan.scratch.values())
+
+
 @pytest.mark.parametrize("tokens", [1, T])
 @pytest.mark.parametrize("sizes", EXTENTS, ids=str)
 def test_the_functions_of_a_decoder_compute_the_same(tokens: Dim, sizes: dict[str, int]) -> None:
@@ -194,6 +219,65 @@ def test_the_functions_of_a_decoder_compute_the_same(tokens: Dim, sizes: dict[st
             for node, weight in zip(call.function.parameters, call.weights, strict=True)
         }
         _assert_plan_works(call.function.graph, sizes, by_role(values))
+
+
+def _life(graph: Graph, node: Node, is_view: Callable[[Node], bool]) -> range:
+    """Return the numbers of the nodes from a value's making to the last that reads its bytes."""
+    number = {each: i for i, each in enumerate(graph.nodes)}
+
+    def last(value: Node) -> int:
+        readers = [other for other in graph.nodes if value in other.operands]
+        ends = [max(number[other], last(other) if is_view(other) else 0) for other in readers]
+        return max([number[value], *ends, *([len(number)] if value in graph.outputs else [])])
+
+    return range(number[node], last(node) + 1)
+
+
+def _bytes_by_life(
+    graph: Graph, plan: Plan, sizes: dict[str, int]
+) -> list[tuple[range, tuple[str, int], set[int]]]:
+    """Return life, memory and single bytes of every value that is no view, and of all scratch."""
+    held = []
+
+    def is_view(node: Node) -> bool:
+        first = plan.placements.get(node.operands[0]) if node.operands else None
+        return first is not None and plan.placements[node].buffer is first.buffer
+
+    for i, node in enumerate(graph.nodes):
+        if node in plan.scratch:
+            scratch = plan.scratch[node]
+            begin = evaluate(scratch.offset_bytes, sizes)
+            end = begin + evaluate(scratch.n_elements, sizes)
+            held.append((range(i, i + 1), ("workspace", 0), set(range(begin, end))))
+        if node.op is ops.SCALAR or is_view(node):
+            continue
+        place = plan.placements[node]
+        in_workspace = place.buffer.kind == "workspace"
+        begin = evaluate(place.buffer.offset_bytes, sizes) if in_workspace else 0
+        item = DTYPES[node.dtype].n_bytes
+        strides = [evaluate(step, sizes) for step in place.strided.strides]
+        cells = {
+            begin + (evaluate(place.strided.offset, sizes) + int(np.dot(at, strides))) * item + byte
+            for at in np.ndindex(*(evaluate(dim, sizes) for dim in node.shape))
+            for byte in range(item)
+        }
+        memory = (place.buffer.kind, 0 if in_workspace else place.buffer.index)
+        held.append((_life(graph, node, is_view), memory, cells))
+    return held
+
+
+@settings(max_examples=60, deadline=None)
+@given(graph=graphs(), size=st.sampled_from([0, 1, 100, Affine(8, (0, 0, 3))]))
+def test_values_that_live_together_share_no_byte(graph: Graph, size: Dim) -> None:
+    plan = plan_workspace(graph, lambda node: size)
+    for sizes in EXTENTS:
+        held = _bytes_by_life(graph, plan, sizes)
+        whole = set(range(evaluate(plan.size_bytes, sizes)))
+        assert all(cells <= whole for _, (kind, _), cells in held if kind == "workspace")
+        for (life, memory, cells), (life2, memory2, cells2) in itertools.combinations(held, 2):
+            together = max(life.start, life2.start) < min(life.stop, life2.stop)
+            if together and memory == memory2:
+                assert cells.isdisjoint(cells2)
 
 
 def _kinds(graph: Graph) -> list[str]:

@@ -219,6 +219,22 @@ print("both")
     assert _python(code, library_path) == "both"
 
 
+def test_fewer_threads_than_asked_for_share_all_of_the_work(library_path: Path) -> None:
+    code = """
+import os, resource
+library = ctypes.CDLL(sys.argv[1])
+library.aotlm_set_threads(200)
+pages = int(open("/proc/self/statm").read().split()[0])
+most = pages * os.sysconf("SC_PAGE_SIZE") + (40 << 20)  # a thread's stack takes a megabyte
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+owners = _owners(library, 1000)
+assert owners == sorted(owners)
+assert all(_steps(library, count, 20) for count in (5, 1000))
+print(max(owners) + 1)
+"""
+    assert 2 <= int(_python(code, library_path)) < 100
+
+
 def test_threads_wait_asleep_after_a_moment(library_path: Path) -> None:
     code = """
 import time
