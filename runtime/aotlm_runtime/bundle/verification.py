@@ -15,9 +15,9 @@ from aotlm_runtime.host import memory
 
 _CHUNK_BYTES = 1 << 22
 
-# Told the bytes of each step.
+# Told the bytes, or tokens, of each step.
 Progress = Callable[[int], object]
-# Entered with the bytes that are left, while somebody waits for them.
+# Entered with the bytes, or tokens, that are left, while somebody waits for them.
 Display = Callable[[int], AbstractContextManager[Progress]]
 
 
