@@ -258,8 +258,12 @@ def load_opened(
     context: int | None = None,
     verify: bool = True,
     display: Display = in_silence,
+    prefill_display: Display = in_silence,
 ) -> Model:
-    """Load an open bundle, which may be closed afterwards; see `load`."""
+    """Load an open bundle, which may be closed afterwards; see `load`.
+
+    `prefill_display` shows the tokens of long prompts, while they are computed.
+    """
     manifest = bundle.manifest
     length = _context(context, manifest.model.context_length)
     n_threads = _threads(threads)
@@ -277,6 +281,7 @@ def load_opened(
         length,
         n_threads,
         gate=partial(verification.wait, display) if verification else None,
+        display=prefill_display,
     )
     return Model(manifest, session, text, verification, time.perf_counter() - started)
 

@@ -22,9 +22,9 @@ _CHUNK_BYTES = 1 << 22
 # 4.6 GB/s where SHA-256 takes 1.7 (Zen 4), and nobody waits for a bundle longer than for memory.
 HASHES: Final[Mapping[str, Callable[[], Any]]] = {"sha256": hashlib.sha256, "blake3": blake3}
 
-# Told the bytes of each step.
+# Told the bytes, or tokens, of each step.
 Progress = Callable[[int], object]
-# Entered with the bytes that are left, while somebody waits for them.
+# Entered with the bytes, or tokens, that are left, while somebody waits for them.
 Display = Callable[[int], AbstractContextManager[Progress]]
 
 

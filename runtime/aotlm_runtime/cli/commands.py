@@ -23,7 +23,7 @@ def chat(arguments: argparse.Namespace) -> int:
         from aotlm_runtime.cli.line_input import open_reader
         from aotlm_runtime.cli.repl import Repl
 
-        model = _load(bundle, arguments)
+        model = _load(bundle, arguments, shows_prefill=True)
     conversation = Repl(model, arguments)
     if sys.stdin.isatty():
         note("/help lists commands; Ctrl-C stops an answer, Ctrl-D leaves.")
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     prompt = _read_stdin() if arguments.prompt == "-" else arguments.prompt
     with _opened(arguments) as bundle:
         options = read_options(arguments)
-        model = _load(bundle, arguments)
+        model = _load(bundle, arguments, shows_prefill=True)
     ids = model.encode(prompt, system=arguments.system, raw=arguments.raw)
     if arguments.json:
         print(json.dumps(_record(model, ids, options), ensure_ascii=False))
@@ -203,8 +203,14 @@ def _opened(arguments: argparse.Namespace) -> Iterator["Bundle"]:
         yield bundle
 
 
-def _load(bundle: "Bundle", arguments: argparse.Namespace) -> "Model":
+def _load(
+    bundle: "Bundle", arguments: argparse.Namespace, *, shows_prefill: bool = False
+) -> "Model":
+    from aotlm_runtime.bundle.verification import in_silence
     from aotlm_runtime.model import load_opened
+
+    def reading(n_tokens: int) -> contextlib.AbstractContextManager[Callable[[int], object]]:
+        return _progress("reading the prompt", n_tokens, "token")
 
     return load_opened(
         bundle,
@@ -212,6 +218,7 @@ def _load(bundle: "Bundle", arguments: argparse.Namespace) -> "Model":
         context=arguments.context,
         verify=arguments.verify,
         display=lambda n_bytes: _progress("verifying", n_bytes, "B"),
+        prefill_display=reading if shows_prefill else in_silence,
     )
 
 

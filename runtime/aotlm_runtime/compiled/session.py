@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aotlm_runtime.bundle.manifest import Abi
+from aotlm_runtime.bundle.verification import Display, in_silence
 from aotlm_runtime.compiled.library import Entry
 from aotlm_runtime.compiled.turns import FifoLock
 from aotlm_runtime.errors import ContextExceededError, OptionInvalidError, PromptInvalidError
@@ -47,7 +48,8 @@ class Session:
 
     Logits that a method returns are a view of the session's buffer, valid until the next call. They
     are computed at once, but pass the `gate` first: it returns when the weights are verified, or
-    raises what is wrong with them. `waited_seconds` were spent at it. A session and its forks take
+    raises what is wrong with them. `waited_seconds` were spent at it. `display` shows a prefill of
+    several chunks until the last one of them is left. A session and its forks take
     `turns`, call by call: a prompt of several chunks does not keep others waiting.
     """
 
@@ -60,8 +62,10 @@ class Session:
         context: int,
         threads: int,
         gate: Callable[[], object] | None = None,
+        display: Display = in_silence,
     ) -> None:
         self.waited_seconds = 0.0
+        self._display = display
         self._gate = gate
         self.context_length = context
         self.threads = threads
@@ -120,8 +124,11 @@ class Session:
         """
         self.check_room(ids)
         last = (len(ids) - 1) // self._max_chunk * self._max_chunk
-        for start in range(0, last, self._max_chunk):
-            self._call("prefill", ids[start : start + self._max_chunk], n_rows=0)
+        if last:
+            with self._display(len(ids)) as progress:
+                for start in range(0, last, self._max_chunk):
+                    self._call("prefill", ids[start : start + self._max_chunk], n_rows=0)
+                    progress(self._max_chunk)
         return self._call("prefill", ids[last:], n_rows=1).reshape(-1)
 
     def score(self, ids: Sequence[int]) -> Iterator[Logits]:
