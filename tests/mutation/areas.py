@@ -54,7 +54,7 @@ AREAS: Final = (
         f"{RUNTIME}/host",
         (
             "runtime/test_cache", "runtime/test_cpu", "runtime/test_library",
-            "runtime/test_session",
+            "runtime/test_session", "runtime/test_memory",
         ),
     ),
     Area(
