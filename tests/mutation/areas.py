@@ -50,7 +50,13 @@ AREAS: Final = (
             "unit/test_manifest", "bundle/test_signing",
         ),
     ),
-    Area(f"{RUNTIME}/host", ("runtime/test_cpu", "runtime/test_library", "runtime/test_session")),
+    Area(
+        f"{RUNTIME}/host",
+        (
+            "runtime/test_cache", "runtime/test_cpu", "runtime/test_library",
+            "runtime/test_session", "runtime/test_memory",
+        ),
+    ),
     Area(
         f"{RUNTIME}/text",
         (

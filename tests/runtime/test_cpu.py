@@ -1,8 +1,10 @@
 """How many threads a process should use, on machines made of files."""
 
+import os
 from pathlib import Path
 
 import pytest
+from archspec.cpu import detect
 
 from aotlm_runtime.host import cpu
 
@@ -14,7 +16,7 @@ def test_hyperthreads_share_a_core(tmp_path: Path) -> None:
         (folder / "thread_siblings_list").write_text(f"{siblings}\n")
     assert cpu.physical_cores({0, 1, 2, 3}, tmp_path) == 2
     assert cpu.physical_cores({1, 3}, tmp_path) == 1
-    assert cpu.physical_cores({0, 9}, tmp_path) == 2
+    assert cpu.physical_cores({0, 8, 9}, tmp_path) == 3  # what is not known counts for itself
 
 
 @pytest.mark.parametrize(
@@ -37,6 +39,33 @@ def test_the_smallest_limit_of_the_groups_holds(
     assert cpu.cgroup_cpu_limit(tmp_path, membership) == limit
 
 
+@pytest.mark.parametrize("text", [None, "", "1:cpu:/old\n"])
+def test_without_a_cgroup_there_is_no_limit(tmp_path: Path, text: str | None) -> None:
+    membership = tmp_path / "cgroup"
+    if text is not None:
+        membership.write_text(text)
+    assert cpu.cgroup_cpu_limit(tmp_path, membership) is None
+
+
+def test_the_default_is_made_of_the_cpus_that_this_process_may_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[set[int]] = []
+
+    def physical_cores(cpus: set[int]) -> int:
+        seen.append(cpus)
+        return 1
+
+    monkeypatch.setattr(cpu, "physical_cores", physical_cores)
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {max(before)})
+        cpu.default_threads()
+    finally:
+        os.sched_setaffinity(0, before)
+    assert seen == [{max(before)}]
+
+
 def test_the_default_respects_affinity_and_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "physical_cores", lambda cpus: 8)
     for limit, threads in [(None, 8), (2.5, 2), (0.5, 1), (16.0, 8)]:
@@ -44,8 +73,10 @@ def test_the_default_respects_affinity_and_limit(monkeypatch: pytest.MonkeyPatch
         assert cpu.default_threads() == threads
 
 
-def test_this_cpu_has_features() -> None:
-    assert cpu.cpu_features()
+def test_this_cpu_has_every_flag_that_the_kernel_or_archspec_names() -> None:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    flags = next(line for line in lines if line.startswith("flags")).partition(":")[2].split()
+    assert cpu.cpu_features() >= {*flags, *detect.host().features}
 
 
 def test_a_cpu_is_told_by_its_family_and_model(tmp_path: Path) -> None:

@@ -146,6 +146,45 @@ def test_a_text_is_cut_between_characters(text: str, whole: str) -> None:
     assert text[: whole_characters(text)] == whole
 
 
+@pytest.mark.parametrize(
+    ("before", "first", "last", "behind"),
+    [
+        (0xFDFF, 0xFE00, 0xFE0F, 0xFE10),  # variation selectors
+        (0x1F3FA, 0x1F3FB, 0x1F3FF, 0x1F400),  # skin tones
+        (0xE001F, 0xE0020, 0xE007F, 0xE0080),  # tags
+    ],
+)
+def test_what_extends_a_character_is_a_range_of_unicode(
+    before: int, first: int, last: int, behind: int
+) -> None:
+    """A letter with an extender is held back with it; another character leaves the letter alone."""
+    for code in (first, last):
+        assert whole_characters(f"x1{chr(code)}") == 1
+    for code in (before, behind):
+        assert whole_characters(f"x1{chr(code)}") >= 2
+
+
+@pytest.mark.parametrize(
+    ("code", "ends"),
+    [
+        (0x1F1E5, [2, 3, 4]),  # nothing that can grow
+        (0x1F1E6, [1, 3, 3]),  # letters of flags, two by two
+        (0x1F1FF, [1, 3, 3]),
+        (0x1F200, [1, 2, 3]),  # an emoji, of which only the last can grow
+    ],
+)
+def test_letters_of_flags_are_a_range_of_unicode(code: int, ends: list[int]) -> None:
+    assert [whole_characters("a" + chr(code) * n) for n in (1, 2, 3)] == ends
+
+
+def test_a_detokenizer_begins_anew_when_a_sequence_has_ended() -> None:
+    detokenizer = TEXTS["bytes"].detokenizer()
+    for text in ("né", "é🙂"):
+        ids = list(text.encode())
+        found = [*(detokenizer.push(token) for token in ids), detokenizer.finish()]
+        assert "".join(found) == text
+
+
 def test_long_texts_keep_a_short_window() -> None:
     detokenizer = TEXTS["bytes"].detokenizer()
     for token in b"the quick brown fox " * 200:

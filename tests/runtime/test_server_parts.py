@@ -16,10 +16,11 @@ from aotlm_runtime.compiled.turns import FifoLock
 from aotlm_runtime.generate.stream import GenerationOptions
 from aotlm_runtime.host import room
 from aotlm_runtime.model import Model
-from aotlm_runtime.server import capacity
+from aotlm_runtime.server import capacity, schemas
 from aotlm_runtime.server.cancellation import CancellableModel, Cancelled
 from aotlm_runtime.server.pool import Pool, Slot
 from aotlm_runtime.server.request_queue import RequestQueue
+from aotlm_runtime.text.tokenizer import Tokenizer
 from tests.runtime import fake
 from tests.runtime.serving import eventually
 
@@ -248,3 +249,11 @@ def test_other_commands_load_nothing_of_the_server(bundle: Path) -> None:
     command = [sys.executable, "-c", script]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert out.splitlines()[-1] == "[]"
+
+
+def test_every_token_that_has_text_is_in_the_echo_and_others_are_not() -> None:
+    text = Tokenizer({"tokenizer.json": fake.byte_tokenizer().to_str().encode()})
+    given: list[str | int | list[int]] = [[-1, 0, ord("a"), fake.END, text.vocabulary]]
+    request = schemas.CompletionRequest(prompt=given, echo=True)
+    (prompt,) = request.prompts(text)
+    assert (prompt.ids, prompt.echo) == (given[0], "\0a")

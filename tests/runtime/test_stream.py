@@ -123,6 +123,10 @@ def test_stop_strings_are_looked_for_in_the_answer_alone() -> None:
     assert (joined(found, True), joined(found), reason) == ("a\nb", "c", "stop")
 
 
+def test_log_probabilities_of_the_chosen_tokens_alone_can_be_asked_for() -> None:
+    assert GenerationOptions(n_logprobs=0).n_logprobs == 0
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

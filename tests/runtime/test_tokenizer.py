@@ -190,3 +190,11 @@ def test_broken_files_are_named(changes: dict[str, bytes], sentence: str) -> Non
 def test_a_missing_tokenizer_is_named() -> None:
     with pytest.raises(errors.TokenizerInvalidError, match=r"has no tokenizer\.json, only a\.txt"):
         Tokenizer({"a.txt": b""})
+
+
+def test_an_id_is_named_by_its_text_within_a_text_and_a_special_one_by_its_name() -> None:
+    tokenizer = Tokenizer(files(CHATML))
+    assert tokenizer.name(ord("a")) == "a"
+    assert tokenizer.name(ord(" ")) == " "
+    assert tokenizer.name(fake.END) == "<|end|>"
+    assert tokenizer.decode([fake.END]) == ""

@@ -57,6 +57,7 @@ FLAGS = {
     "bench": ("--bundle", "--model", "--peers", "--repeat", "--threads", "--context", "--out"),
     "peers": (),
     "test": ("--quick",),
+    "mutate": ("--sample", "--seed", "--out", "--summary"),
     "lint": (),
     "lock": (),
 }

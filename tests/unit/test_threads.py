@@ -152,11 +152,11 @@ def test_a_negative_number_of_threads_is_one_for_each_cpu(library: ctypes.CDLL, 
     assert max(_owners(library, 1000)) + 1 == len(os.sched_getaffinity(0))
 
 
+@pytest.mark.parametrize("guard", [7, 0])  # a zero would be an entry to fill
 def test_a_full_table_of_the_profile_takes_no_more_and_nothing_is_lost(
-    library: ctypes.CDLL,
+    library: ctypes.CDLL, guard: int
 ) -> None:
     library.aotlm_set_threads(2)
-    guard = 7
     entries = np.zeros((3, 4), np.uint64)
     entries[1:] = guard  # what lies behind a table of one entry
     library.aotlm_set_profile(ctypes.c_void_p(entries.ctypes.data), 1)
@@ -171,6 +171,27 @@ def test_a_full_table_of_the_profile_takes_no_more_and_nothing_is_lost(
     before = entries.copy()
     assert _steps(library, 100, 5)
     assert np.array_equal(entries, before)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_profile_counts_each_nanosecond_of_the_calling_thread_once(
+    library: ctypes.CDLL, threads: int
+) -> None:
+    """For longer than a second, so that a second begins meanwhile."""
+    library.aotlm_set_threads(threads)
+    entries = np.zeros((4, 4), np.uint64)
+    a, b = np.arange(500_000), np.zeros(500_000, np.int64)
+    library.aotlm_set_profile(ctypes.c_void_p(entries.ctypes.data), 4)
+    began = time.monotonic_ns()
+    while time.monotonic_ns() - began < 1_200_000_000:
+        library._mlir_ciface_steps(_array(a), _array(b), ctypes.c_int64(10))
+    elapsed = time.monotonic_ns() - began
+    library.aotlm_set_profile(None, 0)
+    region_ns, own_ns = entries[:, 2:].sum(axis=0).tolist()
+    assert elapsed / 2 < region_ns <= elapsed
+    assert own_ns <= region_ns
+    if threads == 1:
+        assert own_ns > region_ns / 2
 
 
 @pytest.mark.parametrize("threads", [2, 16])
@@ -217,6 +238,17 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 print("both")
 """
     assert _python(code, library_path) == "both"
+
+
+def test_the_cpus_are_counted_again_when_the_number_of_threads_is_set(library_path: Path) -> None:
+    code = """
+import os
+library = ctypes.CDLL(sys.argv[1])
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+library.aotlm_set_threads(0)
+print(max(_owners(library, 1000)) + 1)
+"""
+    assert _python(code, library_path) == "1"
 
 
 def test_fewer_threads_than_asked_for_share_all_of_the_work(library_path: Path) -> None:

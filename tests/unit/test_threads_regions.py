@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,28 +20,50 @@ REGIONS = Path(__file__).with_name("regions.c")
 
 
 @pytest.fixture(scope="module")
-def regions(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+def regions_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     work = tmp_path_factory.mktemp("regions")
     objects = link.compile_c((THREADS_SOURCE, REGIONS), work, work / "failed")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(link, "EXPORTS", ("nested", "aotlm_set_threads"))
-        return ctypes.CDLL(str(link.link_shared(objects, work, work, work / "failed")))
+        exports = ("nested", "passes_early", "two_arguments", "aotlm_set_threads")
+        patch.setattr(link, "EXPORTS", exports)
+        return link.link_shared(objects, work, work, work / "failed")
+
+
+@pytest.fixture(scope="module")
+def regions(regions_path: Path) -> ctypes.CDLL:
+    return ctypes.CDLL(str(regions_path))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
+@pytest.mark.parametrize("n", [0, 1, 5, 100])
 def test_a_region_within_a_region_runs_alone_and_leaves_the_outer_one_as_it_was(
+    regions: ctypes.CDLL, threads: int, n: int
+) -> None:
+    regions.aotlm_set_threads(threads)
+    seen = np.full((threads + 1, 2, 7), -1, np.int32)
+    regions.nested(ctypes.c_void_p(seen.ctypes.data), ctypes.c_int32(threads), ctypes.c_int32(n))
+    alone = [0, n - 1, int(n > 0)]  # in 64 bits and in 32
+    begin = 0
+    for i in range(threads):
+        end = begin + n // threads + (i < n % threads)
+        own = [begin, end - 1, int(begin < end == n)]
+        assert seen[i].tolist() == [[0, *alone, *alone], [i, *own, *own]]
+        begin = end
+    assert seen[threads, 0].tolist() == [0, *alone, *alone]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 16])
+def test_no_thread_passes_a_barrier_before_all_have_come(
     regions: ctypes.CDLL, threads: int
 ) -> None:
     regions.aotlm_set_threads(threads)
-    seen = np.full((threads + 1, 2, 4), -1, np.int32)
-    regions.nested(ctypes.c_void_p(seen.ctypes.data), ctypes.c_int32(threads))
-    alone = [0, 0, 99, 1]
-    begins = [sum(100 // threads + (i < 100 % threads) for i in range(n)) for n in range(threads)]
-    ends = [*begins[1:], 100]
-    for i in range(threads):
-        assert seen[i, 0].tolist() == alone
-        assert seen[i, 1].tolist() == [i, begins[i], ends[i] - 1, i == threads - 1]
-    assert seen[threads, 0].tolist() == alone
+    assert regions.passes_early(threads, 300) == 0
+
+
+def test_a_region_of_two_arguments_is_a_trap(regions_path: Path) -> None:
+    code = "import ctypes, sys; ctypes.CDLL(sys.argv[1]).two_arguments()"
+    done = subprocess.run([sys.executable, "-c", code, str(regions_path)])
+    assert done.returncode == -signal.SIGILL
 
 
 def test_a_child_that_is_forked_in_the_midst_of_regions_has_a_pool_of_its_own(
