@@ -139,7 +139,7 @@ def _read(program: Program, words: Sequence[str]) -> argparse.Namespace:
     parser, parsers = _parsers(program)
     named = next((word for word in words if not word.startswith("-")), None)
     if named is not None and named not in parsers:
-        parser.error(f"there is no command {named!r}{_near(named, parsers)}")
+        parser.error(f"there is no command {named!r}{near(named, parsers)}")
     arguments, unknown = parser.parse_known_args(words)
     if unknown:
         _refuse(parsers.get(named or "", parser), unknown, _spellings(program, named))
@@ -159,7 +159,7 @@ def _refuse(
     if flag is None:
         parser.error(f"the word {unknown[0]!r} has no meaning here; quote a text with spaces")
     flag = flag.partition("=")[0]
-    parser.error(f"there is no flag {flag}{_near(flag, spellings)}")
+    parser.error(f"there is no flag {flag}{near(flag, spellings)}")
 
 
 def _spellings(program: Program, named: str | None) -> list[str]:
@@ -170,10 +170,10 @@ def _spellings(program: Program, named: str | None) -> list[str]:
     return [name for flag in (*flags, *SHARED) for name in flag.spellings]
 
 
-def _near(word: str, known: Iterable[str]) -> str:
-    """Return a question with the known word that is most like this one; nothing if none is."""
+def near(word: str, known: Iterable[str], otherwise: str = "--help lists them") -> str:
+    """Return a question with the known word that is most like this one, or what else helps."""
     found = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {found[0]}?" if found else "; --help lists them"
+    return f"; did you mean {found[0]}?" if found else f"; {otherwise}"
 
 
 def _parsers(
