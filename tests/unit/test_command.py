@@ -145,7 +145,7 @@ def test_a_wrong_word_behind_inv_is_one_sentence_with_what_was_meant(
         "", "--list", "--help", "--help compile", "compile --help", "-h compile", "compile -h",
         "compile --target=native --dir x", "import --model a compile --model a run --model a",
         "test", "--complete -- compil", "run --bundle x --prompt - --no-stats",
-        "run --bundle x --stop a --stop b --repetition-penalty 2", "-e lint", "lint -q",
+        "run --bundle x --stop a --stop b --repetition-penalty 2", "-e lint", "lint --quiet",
     ],
 )  # fmt: skip
 def test_right_words_behind_inv_are_left_to_invoke(words: str) -> None:
