@@ -12,6 +12,7 @@ from pathlib import Path
 from aotlm.driver.command import tasks_of
 from aotlm.driver.commands import named
 from aotlm.driver.flags import BUNDLE
+from aotlm.driver.invoke_words import check_command_line
 from aotlm.driver.main import PROGRAM
 from aotlm.errors import UsageError
 from aotlm_runtime.cli.command_line import Command, Word
@@ -148,3 +149,4 @@ OURS = (
 )
 
 namespace = tasks_of(replace(PROGRAM, name="inv", commands=(*PROGRAM.commands, *OURS)))
+check_command_line(namespace)

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import aotlm
+import tasks
 from aotlm.driver.command import as_task, flag_words
+from aotlm.driver.invoke_words import check_words
 from aotlm.driver.main import PROGRAM
 from aotlm.graph.ops import OPS
 from aotlm_runtime.cli.command_line import Command, Program, Word
@@ -107,6 +109,54 @@ def test_a_count_that_is_none_is_told_in_one_sentence(name: str) -> None:
     assert done.returncode == 2
     assert "--threads: 'abc' is not a whole number from 1 on" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("compil", "there is no command 'compil'; did you mean compile?"),
+        ("--help compil", "there is no command 'compil'; did you mean compile?"),
+        ("zzz", "there is no command 'zzz'; inv --list names them"),
+        ("compile --taget x", "there is no flag --taget of compile; did you mean --target?"),
+        ("run --no-stat", "there is no flag --no-stat of run; did you mean --no-stats?"),
+        ("package --xyzzy", "there is no flag --xyzzy of package; inv --help package lists them"),
+        ("--lst", "there is no flag --lst; did you mean --list?"),
+        ("lint peer", "there is no command 'peer'; did you mean peers?"),
+        ("compile --target", "the flag --target of compile needs a value; inv --help compile expl"),
+        (
+            "run --prompt --raw",
+            "the flag --prompt of run needs a value; inv --help run explains it",
+        ),
+    ],
+)
+def test_a_wrong_word_behind_inv_is_one_sentence_with_what_was_meant(
+    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        check_words(tasks.namespace, words.split())
+    assert left.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {sentence}")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "", "--list", "--help", "--help compile", "compile --help", "-h compile", "compile -h",
+        "compile --target=native --dir x", "import --model a compile --model a run --model a",
+        "test", "--complete -- compil", "run --bundle x --prompt - --no-stats",
+        "run --bundle x --stop a --stop b --repetition-penalty 2", "-e lint", "lint --quiet",
+    ],
+)  # fmt: skip
+def test_right_words_behind_inv_are_left_to_invoke(words: str) -> None:
+    check_words(tasks.namespace, words.split())
+
+
+def test_inv_itself_tells_a_wrong_word() -> None:
+    done = _inv("compile", "--taget", "native")
+    assert done.returncode == 2
+    assert done.stderr == "error: there is no flag --taget of compile; did you mean --target?\n"
 
 
 def test_a_traceback_comes_only_with_debug(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ import difflib
 import os
 import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -62,11 +63,14 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Raise Terminated at SIGTERM while the block runs."""
+    """Raise Terminated at SIGTERM while the block runs; only the main thread hears signals."""
 
     def terminate(number: int, frame: FrameType | None) -> None:
         raise Terminated
 
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
@@ -77,19 +81,30 @@ def terminable() -> Iterator[None]:
 def run_program(program: Program, argv: Sequence[str] | None = None, **more: Any) -> int:
     """Run a command and return its exit code: 0, 1 for an error, 2 for wrong usage.
 
-    `more` are attributes that its arguments have besides what the words say.
+    Ctrl-C and SIGTERM end it with the code that shells give them, and with no word. `more` are
+    attributes that its arguments have besides what the words say.
     """
+    with terminable():
+        try:
+            return _run(program, sys.argv[1:] if argv is None else argv, more)
+        except KeyboardInterrupt as stop:
+            if sys.stderr.isatty():
+                print(file=sys.stderr)  # behind the ^C
+            return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
+
+
+def _run(program: Program, words: Sequence[str], more: Mapping[str, Any]) -> int:
     try:
-        arguments = _read(program, sys.argv[1:] if argv is None else argv)
+        arguments = _read(program, words)
     except SystemExit as end:  # argparse has printed help (0) or what is wrong (2)
         return int(end.code or 0)
     for name, value in more.items():
         setattr(arguments, name, value)
     with quiet(arguments.quiet):
-        return _run(arguments)
+        return _execute(arguments)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _execute(arguments: argparse.Namespace) -> int:
     """Run what was read; whatever it raises is one sentence and an exit code."""
     run: Callable[[argparse.Namespace], int | None] = arguments.execute
     try:
@@ -103,10 +118,6 @@ def _run(arguments: argparse.Namespace) -> int:
         # Who read our output has seen enough; the interpreter must not flush into the pipe again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt as stop:
-        if sys.stderr.isatty():
-            print(file=sys.stderr)  # behind the ^C
-        return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
     except Exception as error:
         if arguments.debug:
             raise
@@ -128,7 +139,7 @@ def _read(program: Program, words: Sequence[str]) -> argparse.Namespace:
     parser, parsers = _parsers(program)
     named = next((word for word in words if not word.startswith("-")), None)
     if named is not None and named not in parsers:
-        parser.error(f"there is no command {named!r}{_near(named, parsers)}")
+        parser.error(f"there is no command {named!r}{near(named, parsers)}")
     arguments, unknown = parser.parse_known_args(words)
     if unknown:
         _refuse(parsers.get(named or "", parser), unknown, _spellings(program, named))
@@ -148,7 +159,7 @@ def _refuse(
     if flag is None:
         parser.error(f"the word {unknown[0]!r} has no meaning here; quote a text with spaces")
     flag = flag.partition("=")[0]
-    parser.error(f"there is no flag {flag}{_near(flag, spellings)}")
+    parser.error(f"there is no flag {flag}{near(flag, spellings)}")
 
 
 def _spellings(program: Program, named: str | None) -> list[str]:
@@ -159,10 +170,10 @@ def _spellings(program: Program, named: str | None) -> list[str]:
     return [name for flag in (*flags, *SHARED) for name in flag.spellings]
 
 
-def _near(word: str, known: Iterable[str]) -> str:
-    """Return a question with the known word that is most like this one; nothing if none is."""
+def near(word: str, known: Iterable[str], otherwise: str = "--help lists them") -> str:
+    """Return a question with the known word that is most like this one, or what else helps."""
     found = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {found[0]}?" if found else "; --help lists them"
+    return f"; did you mean {found[0]}?" if found else f"; {otherwise}"
 
 
 def _parsers(

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
 
 from aotlm_runtime import __version__
 from aotlm_runtime.cli import commands, flags
@@ -99,8 +98,3 @@ PROGRAM = Program(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0, 1 for an error, 2 for wrong usage."""
     return run_program(PROGRAM, argv)
-
-
-def run() -> NoReturn:
-    """Run the command line and leave with its exit code."""
-    sys.exit(main())

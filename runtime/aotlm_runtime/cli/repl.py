@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aotlm_runtime.chat import Chat
+from aotlm_runtime.cli.command_line import Terminated
 from aotlm_runtime.cli.console import finish_note, note, stats_lines, tell, write
 from aotlm_runtime.cli.flags import ANSWER, SAMPLING, Flag, read_options, read_value
 from aotlm_runtime.cli.line_input import Read, read_message
@@ -60,6 +61,8 @@ class Repl:
             while (message := read_message(read)) is not None and message.strip() != "/exit":
                 if message.strip():
                     self._handle(message)
+        except Terminated:
+            raise
         except KeyboardInterrupt:
             tell("")
 
@@ -84,6 +87,8 @@ class Repl:
         before = self._chat.n_left_out if self._chat else 0
         try:
             write(self._pieces(message), shows_thinking=self._arguments.think != "hide")
+        except Terminated:
+            raise
         except KeyboardInterrupt:
             note("(stopped)")
             return

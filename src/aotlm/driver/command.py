@@ -8,7 +8,7 @@ from typing import Any
 
 from invoke import Collection, Context, Task, task
 
-from aotlm_runtime.cli.command_line import Command, Program, run_program, terminable
+from aotlm_runtime.cli.command_line import Command, Program, run_program
 from aotlm_runtime.cli.flags import SHARED, Flag
 
 # What tells Invoke that a flag is a switch.
@@ -27,8 +27,7 @@ def as_task(program: Program, command: Command) -> Task:
     def body(c: Context, /, **given: Any) -> None:
         named = [given[word.name] for word in command.words if given[word.name] is not None]
         words = [command.name, *named, *flag_words(flags, given)]
-        with terminable():
-            code = run_program(program, words, config=lambda: dict(c.config))
+        code = run_program(program, words, config=lambda: dict(c.config))
         if code:
             sys.exit(code)
 

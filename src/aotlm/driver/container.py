@@ -15,6 +15,7 @@ import msgspec
 from aotlm.capture.demo import demo_gguf
 from aotlm.capture.source_hub import fetch_from_hub, is_hub_id
 from aotlm.driver.folders import default_folder, model_folder
+from aotlm.errors import AotlmError
 from aotlm.support.build_record import ORIGIN_VARIABLE, origin
 from aotlm.support.dump import DUMP_VARIABLE, dump_of_environment
 from aotlm.support.progress import note, shown, terminal_variables
@@ -126,10 +127,19 @@ _VIEWS: Final[Mapping[str, Callable[[Words], tuple[Words, View]]]] = {
 
 @contextlib.contextmanager
 def _folders(paths: tuple[Path, ...]) -> Iterator[None]:
-    """Make the folders, so that the caller owns them; those that stay empty are removed again."""
+    """Make the folders, so that the caller owns them; those that stay empty are removed again.
+
+    Raises:
+        AotlmError: one cannot be made.
+    """
     made = [path for path in paths if not path.exists()]
     for path in made:
-        path.mkdir(parents=True)
+        try:
+            path.mkdir(parents=True)
+        except OSError as error:
+            raise AotlmError(
+                f"cannot make the folder {path}: {error.strerror}; name another one"
+            ) from error
     try:
         yield
     finally:

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from aotlm import __version__
 from aotlm.driver import commands, flags
-from aotlm_runtime.cli.command_line import Command, Program, run_program, terminable
+from aotlm_runtime.cli.command_line import Command, Program, run_program
 from aotlm_runtime.cli.flags import RUN
 
 COMMANDS = (
@@ -127,8 +127,7 @@ PROGRAM = Program(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0, 1 for an error, 2 for wrong usage."""
-    with terminable():
-        return run_program(PROGRAM, argv, config=read_config)
+    return run_program(PROGRAM, argv, config=read_config)
 
 
 def run() -> NoReturn:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from aotlm.errors import AotlmError
+
 DUMP_VARIABLE: Final = "AOTLM_DUMP"
 ALL: Final = "all"
 
@@ -20,17 +22,36 @@ class Dump:
         return any(name in (step, ALL) for _, name in self.wanted)
 
     def write(self, step: str, name: str, text: str) -> None:
-        """Write a file of that name to every folder that wants the IR after the step."""
+        """Write a file of that name to every folder that wants the IR after the step.
+
+        Raises:
+            AotlmError: it cannot be written.
+        """
         for folder, wanted in self.wanted:
             if wanted in (step, ALL):
-                path = folder / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, encoding="utf-8")
+                _write(folder / name, text)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise AotlmError(
+            f"the dump {path} was not written: {error.strerror}; name another folder with "
+            f"{DUMP_VARIABLE}, or make room"
+        ) from error
 
 
 def dump_of_environment() -> Dump:
-    """Return the dump that AOTLM_DUMP asks for: its folder wants the IR after each step."""
+    """Return the dump that AOTLM_DUMP asks for: its folder wants the IR after each step.
+
+    Raises:
+        AotlmError: something else than a folder is there.
+    """
     folder = os.environ.get(DUMP_VARIABLE)
+    if folder and Path(folder).exists() and not Path(folder).is_dir():
+        raise AotlmError(f"{DUMP_VARIABLE} is {folder}, which is no folder; name one, or a new one")
     return Dump(((Path(folder), ALL),) if folder else ())
 
 
