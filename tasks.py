@@ -128,7 +128,7 @@ OURS = (
     ),
     Command(
         "mutate",
-        "put small faults into a copy of the code, and count those that tests notice",
+        "count the small faults in the code that tests notice",
         mutate,
         (
             Flag("sample", "count", "faults of each folder; default: 40", "N"),

@@ -6,6 +6,7 @@ who edits meanwhile disturbs nothing.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import random
@@ -83,9 +84,9 @@ class Tree:
         except subprocess.TimeoutExpired:
             return False
         finally:
-            if pytest.poll() is None:
+            with contextlib.suppress(ProcessLookupError):  # nothing of it is left
                 os.killpg(pytest.pid, signal.SIGKILL)  # what it started goes with it
-                pytest.wait()
+            pytest.wait()
 
     def _write(self, file: Path, source: bytes) -> None:
         """Write a file with a time of its own, which tells Python that its bytecode is stale."""

@@ -57,6 +57,7 @@ FLAGS = {
     "bench": ("--bundle", "--model", "--peers", "--repeat", "--threads", "--context", "--out"),
     "peers": (),
     "test": ("--quick",),
+    "mutate": ("--sample", "--seed", "--out", "--summary"),
     "lint": (),
     "lock": (),
 }
@@ -191,7 +192,7 @@ def test_aotlm_has_every_task_that_needs_no_checkout() -> None:
     for command in PROGRAM.commands:
         assert command.name in FLAGS
         assert f"    {command.name} " in shown
-    ours = {"bench", "profile", "peers", "test", "lint", "lock"}
+    ours = {"bench", "profile", "peers", "test", "mutate", "lint", "lock"}
     assert {command.name for command in PROGRAM.commands} == FLAGS.keys() - ours
 
 
