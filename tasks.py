@@ -129,7 +129,7 @@ OURS = (
     ),
     Command(
         "mutate",
-        "put faults into a copy of the code; count what tests notice",
+        "count the small faults in the code that tests notice",
         mutate,
         (
             Flag("sample", "count", "faults of each folder; default: 40", "N"),

@@ -15,10 +15,14 @@ RUNTIME: Final = "runtime/aotlm_runtime"
 
 @dataclass(frozen=True)
 class Area:
-    """A folder whose modules are mutated (or one file of C), and patterns of its tests."""
+    """A folder whose modules are mutated (or one file of C), and patterns of its tests.
+
+    Those that are `slow` to begin with see only what the others did not notice.
+    """
 
     path: str
     tests: tuple[str, ...]
+    slow: tuple[str, ...] = ()
 
     def mutants(self, root: Path = ROOT) -> list[Mutant]:
         """Return all faults of the area, in order of file and place."""
@@ -32,14 +36,17 @@ class Area:
             )
         ]
 
-    def tests_of(self, path: str, root: Path = ROOT) -> list[str]:
-        """Return the area's test files, those that are named after a module first."""
-        found = dict.fromkeys(
-            file.relative_to(root).as_posix()
-            for pattern in self.tests
-            for file in sorted(root.glob(f"tests/{pattern}.py"))
-        )
-        return sorted(found, key=lambda test: Path(path).stem not in Path(test).stem)
+    def tests_of(self, path: str, root: Path = ROOT) -> list[list[str]]:
+        """Return the test files of each run, those that are named after a module first."""
+        runs = []
+        for patterns in filter(None, (self.tests, self.slow)):
+            found = dict.fromkeys(
+                file.relative_to(root).as_posix()
+                for pattern in patterns
+                for file in sorted(root.glob(f"tests/{pattern}.py"))
+            )
+            runs.append(sorted(found, key=lambda test: Path(path).stem not in Path(test).stem))
+        return runs
 
 
 AREAS: Final = (
@@ -92,15 +99,19 @@ AREAS: Final = (
         "src/aotlm/emit",
         (
             "unit/test_plan_workspace", "unit/test_plan_main", "unit/test_attributes",
-            "unit/test_header", "ir/test_*", "numerics/test_mathlib", "numerics/test_exact_bits",
-            "numerics/test_entry_points", "numerics/test_edges",
+            "unit/test_header", "ir/test_*",
+        ),
+        (
+            "numerics/test_mathlib", "numerics/test_exact_bits", "numerics/test_entry_points",
+            "numerics/test_edges",
         ),
     ),
     Area(
         "src/aotlm/kernels",
+        ("unit/test_schedule", "ir/test_*"),
         (
-            "unit/test_schedule", "ir/test_*", "numerics/test_exact_bits", "numerics/test_edges",
-            "numerics/test_wide_kernels", "numerics/test_unseen_positions",
+            "numerics/test_exact_bits", "numerics/test_edges", "numerics/test_wide_kernels",
+            "numerics/test_unseen_positions",
         ),
     ),
     Area(threads.PATH, ("unit/test_threads", "unit/test_threads_regions")),

@@ -6,6 +6,7 @@ who edits meanwhile disturbs nothing.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import random
@@ -83,9 +84,9 @@ class Tree:
         except subprocess.TimeoutExpired:
             return False
         finally:
-            if pytest.poll() is None:
+            with contextlib.suppress(ProcessLookupError):  # nothing of it is left
                 os.killpg(pytest.pid, signal.SIGKILL)  # what it started goes with it
-                pytest.wait()
+            pytest.wait()
 
     def _write(self, file: Path, source: bytes) -> None:
         """Write a file with a time of its own, which tells Python that its bytecode is stale."""
@@ -139,7 +140,7 @@ def _try_area(
 ) -> Outcome:
     began = time.monotonic()
     note(f"{area.path}: its tests without a fault")
-    if not tree.passes(area.tests_of(area.path, tree.folder)):
+    if not all(map(tree.passes, area.tests_of(area.path, tree.folder))):
         raise UsageError(f"the tests of {area.path} fail without any fault; mend them first")
     limit_seconds = max(LEAST_SECONDS, PATIENCE * (time.monotonic() - began))
     everything = area.mutants(tree.folder)
@@ -147,7 +148,8 @@ def _try_area(
     survivors = []
     for n, i in enumerate(sorted(drawn), start=1):
         mutant = everything[i]
-        noticed = tree.notices(mutant, area.tests_of(mutant.path, tree.folder), limit_seconds)
+        runs = area.tests_of(mutant.path, tree.folder)
+        noticed = any(tree.notices(mutant, tests, limit_seconds) for tests in runs)
         note(f"{area.path}: {n} of {len(drawn)}: {'noticed' if noticed else 'survived'}")
         if not noticed:
             survivors.append(mutant)

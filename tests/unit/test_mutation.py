@@ -73,8 +73,8 @@ def test_what_no_test_could_notice_has_no_faults(source: str) -> None:
 def test_every_area_has_faults_and_tests(area: Area) -> None:
     mutants = area.mutants()
     assert len(mutants) >= 40
-    assert area.tests_of(mutants[0].path)
-    for pattern in area.tests:
+    assert all(area.tests_of(mutants[0].path))
+    for pattern in (*area.tests, *area.slow):
         assert list(ROOT.glob(f"tests/{pattern}.py")), pattern
     for mutant in mutants[:: len(mutants) // 20]:
         source = (ROOT / mutant.path).read_bytes()
@@ -85,9 +85,17 @@ def test_every_area_has_faults_and_tests(area: Area) -> None:
 
 def test_tests_that_are_named_after_a_module_come_first() -> None:
     area = next(area for area in AREAS if area.path.endswith("/bundle"))
-    first, *others = area.tests_of(f"{area.path}/verification.py")
+    ((first, *others),) = area.tests_of(f"{area.path}/verification.py")
     assert first == "tests/runtime/test_verification.py"
     assert "tests/runtime/test_archive.py" in others
+
+
+def test_slow_tests_run_after_the_others() -> None:
+    area = Area("src/pack", ("unit/test_dims",), ("unit/test_trace",))
+    assert area.tests_of("src/pack/trace.py") == [
+        ["tests/unit/test_dims.py"],
+        ["tests/unit/test_trace.py"],
+    ]
 
 
 @pytest.fixture
@@ -106,7 +114,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def test_a_run_tells_what_is_noticed_and_what_survives(checkout: Path, tmp_path: Path) -> None:
     tree = Tree(tmp_path / "tree", checkout)
-    tests = AREA.tests_of("src/pack/pack.py", checkout)
+    (tests,) = AREA.tests_of("src/pack/pack.py", checkout)
     assert tests == ["tests/test_pack.py"]
     assert tree.passes(tests)
     tried = {"(11)": False, "(n >= 0)": True, "n += 1": True}  # the last one never ends
