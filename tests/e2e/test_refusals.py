@@ -35,7 +35,7 @@ def test_an_edited_weight_and_a_truncated_file_are_refused(
         file.seek(size // 2)
         file.write(bytes([byte ^ 1]))
     assert "'weights.safetensors'" in (edited := _refusal(spoiled, capsys))
-    assert "was edited or damaged: its sha256 is" in edited
+    assert "was edited or damaged: its blake3 is" in edited
     os.truncate(weights, size - 1)
     assert f"has {size - 1} bytes, but the manifest says {size}" in _refusal(spoiled, capsys)
 
