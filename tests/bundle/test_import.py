@@ -109,8 +109,8 @@ def test_a_dump_of_one_pass_is_that_alone_and_makes_no_import(model: Path) -> No
     out = model.parent / "out"
     dump_model(str(model), out=out, dump_after="recognize-norms")
     assert sorted(path.name for path in out.rglob("*") if path.is_file()) == [
-        "decode.04-recognize-norms.graph",
-        "prefill.04-recognize-norms.graph",
+        "decode.05-recognize-norms.graph",
+        "prefill.05-recognize-norms.graph",
     ]
 
 
@@ -156,7 +156,7 @@ def test_a_pass_that_fails_leaves_its_graph_and_no_import(
     with pytest.raises(AotlmError, match="the pass recognize-norms failed: KeyError: 'window'"):
         import_model(str(model), out=out)
     assert [str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()] == [
-        "import.failed/prefill.04-before-recognize-norms.graph"
+        "import.failed/prefill.05-before-recognize-norms.graph"
     ]
     monkeypatch.undo()
     import_model(str(model), out=out)

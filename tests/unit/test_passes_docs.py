@@ -3,12 +3,13 @@
 import inspect
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from aotlm.graph import ops
 from aotlm.graph.dims import C, T
-from aotlm.graph.ir import Graph, Node
+from aotlm.graph.ir import Graph, Node, make
 from aotlm.graph.printer import to_text
 from aotlm.passes.base import Pass
 from aotlm.passes.pipeline import graph_pipeline
@@ -71,6 +72,12 @@ def _linear(m: Model) -> Node:
     return m.linear(m.input("x", 1, T, 8), "w", 16)
 
 
+def _stored_linear(m: Model) -> Node:
+    x, w = _linear(m).operands
+    stored = replace(w.attrs["weight"], codec="bf16")
+    return make(ops.LINEAR, [x, make(ops.PARAMETER, weight=stored)])
+
+
 EXAMPLES: dict[str, Callable[[Model], Node]] = {
     "canonicalize": _canonicalize,
     "fold-transposes": _fold_transposes,
@@ -81,7 +88,8 @@ EXAMPLES: dict[str, Callable[[Model], Node]] = {
     "fuse-epilogues": _fuse_epilogues,
     "merge-linears": _merge_linears,
     "specialize-attention": _specialize_attention,
-    "mark-storage": _linear,
+    "choose-codecs": _linear,
+    "mark-storage": _stored_linear,
     "pack-weights": _linear,
     "fix-tokens": _linear,
 }

@@ -5,7 +5,7 @@ import pytest
 from aotlm.graph import ops
 from aotlm.graph.dims import T
 from aotlm.graph.ir import Graph
-from aotlm.passes.mark_storage import MarkStorage
+from aotlm.passes.choose_codecs import ChooseCodecs
 from aotlm.passes.pack_weights import PackWeights
 from aotlm.weights.policy import POLICIES
 from tests.unit.graphs import EXACT, Model, assert_same, graph_of
@@ -27,7 +27,7 @@ def _layouts(graph: Graph) -> dict[str, str]:
 @pytest.mark.parametrize("tied", [False, True])
 def test_layouts_follow_the_readers_and_no_value_changes(dtype: str, tied: bool) -> None:
     m = Model()
-    before = MarkStorage(POLICIES[dtype]).apply(_embedded(m, tied))
+    before = ChooseCodecs(POLICIES[dtype]).apply(_embedded(m, tied))
     after = PackWeights().apply(before)
     assert_same(m, before, after, EXACT)
     expected = {"embed": "panels"} if tied else {"embed": "matrix", "head": "panels"}

@@ -2,17 +2,22 @@
 
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType, dequantize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aotlm.graph.interpreter import gate_halves
 from aotlm.support.dtypes import DTYPES
-from aotlm.weights.codecs import CODECS
+from aotlm.weights.codecs import CODECS, FloatCodec
 from aotlm.weights.layouts import Array
+from aotlm.weights.quantize import QUANTIZE, quantize
 from aotlm.weights.weight import Source, Weight, pack, unpack
 from tests.unit.readers import rounding
 
-MATRICES = st.sampled_from([(layout, codec) for layout in ("matrix", "panels") for codec in CODECS])
+FLOATS = [name for name, codec in CODECS.items() if isinstance(codec, FloatCodec)]
+MATRICES = st.sampled_from(
+    [("matrix", codec) for codec in FLOATS] + [("panels", codec) for codec in (*FLOATS, *QUANTIZE)]
+)
 ROWS, COLUMNS = st.integers(1, 150), st.integers(1, 40)
 
 
@@ -20,9 +25,12 @@ def _values(seed: int, *shape: int) -> Array:
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
-def _rounded(values: Array, dtype: str) -> Array:
-    rounded: Array = values.astype(DTYPES[dtype].numpy).astype(np.float32)
-    return rounded
+def _rounded(values: Array, codec: str) -> Array:
+    if codec in DTYPES:
+        rounded: Array = values.astype(DTYPES[codec].numpy).astype(np.float32)
+        return rounded
+    blocks = quantize(values, codec, "")
+    return dequantize(blocks, GGMLQuantizationType[codec.upper()])[:, : values.shape[1]]
 
 
 @settings(max_examples=80, deadline=None)

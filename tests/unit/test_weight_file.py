@@ -16,9 +16,10 @@ from safetensors import safe_open
 from aotlm.errors import AotlmError
 from aotlm.support.dtypes import DTYPES
 from aotlm.weights import weight as weight_module
+from aotlm.weights.codec import Reader
 from aotlm.weights.file import WeightFilePlan, plan_weight_file, write_weight_file
 from aotlm.weights.layouts import Array
-from aotlm.weights.weight import Reader, Source, Weight, pack, unpack
+from aotlm.weights.weight import Source, Weight, pack, unpack
 from tests.unit.readers import rounding
 
 HIDDEN, INTERMEDIATE = 24, 40
@@ -160,6 +161,7 @@ def test_the_metadata_is_sorted_and_says_what_each_tensor_is_made_of(tmp_path: P
     assert metadata["layout_digest"] == plan_weight_file(WEIGHTS).layout_digest
     assert json.loads(metadata["tensor.gate+up"]) == {
         "arrangement": "gate_up",
+        "codec": "bf16",
         "layout": "panels",
         "shape": [96, HIDDEN],
         "sources": ["gate", "up"],

@@ -139,6 +139,8 @@ def gate_halves(y: Array, n_out: int) -> tuple[Array, Array]:
 
 def _linear(context: _Context, x: Array, w: Array, *rest: Array) -> Array:
     attrs, extra = context.attrs, list(rest)
+    weight = context.node.operands[1].attrs.get("weight")
+    x = x if weight is None else weight.storage.round_input(x)
     y = x.astype(np.float64) @ w.astype(np.float64).T
     if attrs.get("bias"):
         y = y + extra.pop(0)

@@ -53,7 +53,7 @@ def _cast(x: TensorType, *, dtype: str) -> TensorType:
 
 
 def _parameter(*, weight: Weight) -> TensorType:
-    return TensorType(weight.shape, weight.storage.values.name)
+    return TensorType(weight.shape, weight.storage.value_dtype)
 
 
 def _scalar(*, value: float, dtype: str = "f32") -> TensorType:

@@ -1,4 +1,5 @@
-"""Linears that read the same rows become one (Q, K and V above all): fewer, larger kernels.
+"""Linears of one codec that read the same rows become one (Q, K and V above all): fewer, larger
+kernels.
 
 A view that only arranges the rows anew, as fold-transposes leaves before a linear of a single head,
 keeps no linear apart.
@@ -18,6 +19,14 @@ def _rows(x: Node) -> Node:
     while x.op is ops.VIEW and x.operands[0].shape[-1:] == x.shape[-1:]:
         x = x.operands[0]
     return x
+
+
+_Key = tuple[Node, str]
+
+
+def _key(node: Node) -> _Key:
+    """Return what linears that become one share: the rows that they read, and a codec."""
+    return _rows(node.operands[0]), node.operands[1].attrs["weight"].codec
 
 
 def _mergeable(node: Node) -> bool:
@@ -68,20 +77,20 @@ class MergeLinears:
 
     def apply(self, graph: Graph) -> Graph:
         """Return the Graph with at most one plain linear for the rows of each value."""
-        groups: dict[Node, list[Node]] = {}
+        groups: dict[_Key, list[Node]] = {}
         for node in graph.nodes:
             if _mergeable(node):
-                groups.setdefault(_rows(node.operands[0]), []).append(node)
-        merged: dict[Node, Node] = {}
+                groups.setdefault(_key(node), []).append(node)
+        merged: dict[_Key, Node] = {}
 
         def rule(node: Node, operands: tuple[Node, ...]) -> Node | None:
-            rows = _rows(node.operands[0]) if node.operands else node
-            group = groups[rows] if _mergeable(node) else []
+            group = groups[_key(node)] if _mergeable(node) else []
             if len(group) < 2:
                 return None
-            if rows not in merged:
-                merged[rows] = _merged(group, operands[0])
-            columns = _columns(node, merged[rows], group)
+            key = _key(node)
+            if key not in merged:
+                merged[key] = _merged(group, operands[0])
+            columns = _columns(node, merged[key], group)
             if columns.shape == node.shape:
                 return columns
             return make(ops.VIEW, [columns], node.location, shape=node.shape)

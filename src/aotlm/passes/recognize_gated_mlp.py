@@ -76,6 +76,12 @@ def _fuse(node: Node, gate: _Half, up: _Half, activation: str) -> Node:
     return make(ops.LINEAR, operands, node.location, bias=bias, gate=activation, n_out=n)
 
 
+def _are_alike(gate: Node, up: Node) -> bool:
+    """Say whether two linears read the same rows and are stored by one codec."""
+    codecs = {node.operands[1].attrs["weight"].codec for node in (gate, up)}
+    return gate.operands[0] is up.operands[0] and len(codecs) == 1
+
+
 @dataclass(frozen=True)
 class RecognizeGatedMlp:
     """act(linear) · linear → linear with a gate.
@@ -113,7 +119,7 @@ class RecognizeGatedMlp:
                 gate, up = _half(active.operands[0]), _half(value)
                 if gate is None or up is None or gate.end - gate.begin != up.end - up.begin:
                     continue
-                if gate.linear.operands[0] is up.linear.operands[0]:
+                if _are_alike(gate.linear, up.linear):
                     return _fuse(new, gate, up, activation)
             return None
 

@@ -1,12 +1,7 @@
-"""The codecs: how the numbers of a weight are stored, one row each.
-
-A stored weight is named planes over one layout. Whoever has to do with its bytes (the weight file,
-its digest, emission, kernels) asks the codec for the planes; nobody else knows what they hold.
-"""
+"""The codecs, one row each: numbers in a float type, or blocks of small integers with scales."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,68 +9,70 @@ from typing import Final
 import numpy as np
 
 from aotlm.support.dtypes import DType, dtype
+from aotlm.weights.blocks import BlockCodec
+from aotlm.weights.codec import PANELS, VALUES, Codec, Plane, Reader
 from aotlm.weights.layouts import ROWS, Array, Layout
 
-VALUES: Final = "values"
-PANELS: Final = "panels"
-LAYOUTS: Final = ("vector", "matrix", PANELS)  # row-major [N], row-major [N, K], panels of [N, K]
-
 
 @dataclass(frozen=True)
-class Plane:
-    """One tensor of the weight file that belongs to a weight: its dtype and shape there."""
+class FloatCodec(Codec):
+    """Numbers in a float type, rounded to nearest even; `panels` is the layout of linears."""
 
-    name: str
-    dtype: DType
-    shape: tuple[int, ...]
+    values: DType
+    multiplied: str
+    panels: Layout
 
     @property
-    def size_bytes(self) -> int:
-        """Return the size in the file."""
-        return math.prod(self.shape) * self.dtype.n_bytes
+    def input_dtype(self) -> str:
+        """Return the dtype that products take."""
+        return self.multiplied
 
-    def tensor_name(self, weight: str) -> str:
-        """Return the plane's name in the file, for a weight of that name."""
-        return weight if self.name == VALUES else f"{weight}.{self.name}"
+    @property
+    def value_dtype(self) -> str:
+        """Return the float type."""
+        return self.values.name
 
-
-@dataclass(frozen=True)
-class Codec:
-    """Numbers in a float type, in the planes of a layout.
-
-    Sources are read in `values`, rounded to nearest even. `input_dtype` is that of the rows that
-    such a weight is multiplied with. `panels` is the layout that linears read.
-    """
-
-    name: str
-    values: DType
-    input_dtype: str
-    panels: Layout
+    def read(self, tensor: str, read: Reader, *, turned: bool) -> Array:
+        """Return the tensor's rows in the float type."""
+        values = read(tensor, self.source)
+        return values.T if turned else values
 
     def layout(self, name: str) -> Layout:
         """Return how a weight of a layout in LAYOUTS lies."""
         return self.panels if name == PANELS else ROWS
 
     def planes(self, layout: str, shape: tuple[int, ...]) -> tuple[Plane, ...]:
-        """Return the planes of a weight of logical shape (N,) or (N, K)."""
+        """Return the one plane."""
         return (Plane(VALUES, self.values, self.layout(layout).stored_shape(shape)),)
 
     def store(self, layout: str, rows: Array, planes: Sequence[Array], first_row: int) -> None:
-        """Write rows [n, K], in `values`, from first_row on into the arrays of the planes."""
+        """Write rows [n, K] in the float type."""
         (values,) = planes
         self.layout(layout).store(rows, values, first_row)
 
     def load(self, layout: str, planes: Sequence[Array], shape: tuple[int, ...]) -> Array:
-        """Return what the planes' arrays mean, in the logical shape, as f32."""
+        """Return the numbers as f32."""
         (values,) = planes
         return self.layout(layout).load(values, shape).astype(np.float32)
+
+    def round_input(self, x: Array) -> Array:
+        """Return x, which is in `input_dtype` already."""
+        return x
 
 
 CODECS: Final[Mapping[str, Codec]] = {
     codec.name: codec
     for codec in (
-        Codec("f32", dtype("f32"), "f32", Layout(64, 1)),
-        Codec("f16", dtype("f16"), "f32", Layout(64, 1)),
-        Codec("bf16", dtype("bf16"), "bf16", Layout(32, 2)),
+        FloatCodec("f32", dtype("f32"), "f32", Layout(64, 1)),
+        FloatCodec("f16", dtype("f16"), "f32", Layout(64, 1)),
+        FloatCodec("bf16", dtype("bf16"), "bf16", Layout(32, 2)),
+        BlockCodec("q4_0", n_columns=32, n_bits=4, zero=8),
+        BlockCodec("q4_1", n_columns=32, n_bits=4, has_min=True),
+        BlockCodec("q5_0", n_columns=32, n_bits=5, zero=16),
+        BlockCodec("q5_1", n_columns=32, n_bits=5, has_min=True),
+        BlockCodec("q8_0", n_columns=32, n_bits=8),
+        BlockCodec("q4_k", n_columns=256, n_bits=4, has_min=True, scales="u6"),
+        BlockCodec("q5_k", n_columns=256, n_bits=5, has_min=True, scales="u6"),
+        BlockCodec("q6_k", n_columns=256, n_bits=6, zero=32, group=16, scales="i8"),
     )
 }

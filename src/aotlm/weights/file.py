@@ -24,8 +24,9 @@ from aotlm.errors import AotlmError
 from aotlm.support.atomic import new_file
 from aotlm.support.dtypes import DTYPES, DType
 from aotlm.support.progress import Progress, silent
+from aotlm.weights.codec import Reader
 from aotlm.weights.layouts import Array
-from aotlm.weights.weight import Reader, Source, Weight, pack
+from aotlm.weights.weight import Source, Weight, pack
 from aotlm_runtime.bundle.header import LENGTH_BYTES
 
 WEIGHTS: Final = "weights.safetensors"  # its name in an import and in a bundle
@@ -151,6 +152,7 @@ def _note(weight: Weight) -> str:
     """Describe what the stored tensor is made of, as JSON: enough to undo the packing."""
     note = {
         "arrangement": weight.arrangement,
+        "codec": weight.codec,
         "layout": weight.layout,
         "shape": list(weight.shape),
         "sources": [_source(source) for source in weight.sources],

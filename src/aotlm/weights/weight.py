@@ -9,10 +9,9 @@ from typing import Final
 import numpy as np
 
 from aotlm.support.dtypes import DTYPES
-from aotlm.weights.codecs import CODECS, Codec, Plane
+from aotlm.weights.codec import Codec, Plane, Reader
+from aotlm.weights.codecs import CODECS
 from aotlm.weights.layouts import Array
-
-Reader = Callable[[str, str], Array]  # tensor, dtype → its values, rounded to nearest even
 
 GATE_GROUP: Final = 16  # output rows of gate and of up that alternate
 BLOCK_ROWS: Final = 64  # rows interleaved at a time: a multiple of panels and of groups
@@ -59,12 +58,11 @@ class Weight:
         return sum(plane.size_bytes for plane in self.planes)
 
 
-def _read(source: Source, dtype: str, read: Reader) -> Array:
+def _read(source: Source, codec: Codec, read: Reader) -> Array:
     if not source.tensor:
         begin, end = source.rows or (0, 0)
-        return np.zeros(end - begin, DTYPES[dtype].numpy)
-    array = read(source.tensor, dtype)
-    array = array.T if source.transposed else array
+        return np.zeros(end - begin, DTYPES[codec.source].numpy)
+    array = codec.read(source.tensor, read, turned=source.transposed)
     return array[slice(*source.rows)] if source.rows else array
 
 
@@ -84,12 +82,12 @@ def interleave(gate: Array, up: Array) -> Array:
 def _rows(weight: Weight, read: Reader) -> Iterator[Array]:
     """Yield the sources' rows one below the other."""
     for source in weight.sources:
-        yield _read(source, weight.storage.values.name, read)
+        yield _read(source, weight.storage, read)
 
 
 def _gate_up(weight: Weight, read: Reader) -> Iterator[Array]:
     """Yield the interleaved rows of the two sources, in blocks."""
-    gate, up = (_read(source, weight.storage.values.name, read) for source in weight.sources)
+    gate, up = (_read(source, weight.storage, read) for source in weight.sources)
     for begin in range(0, len(gate), BLOCK_ROWS):
         yield interleave(gate[begin : begin + BLOCK_ROWS], up[begin : begin + BLOCK_ROWS])
 
