@@ -20,12 +20,13 @@ from aotlm_runtime.host.cpu import cpu_features, read_cpu
 _V3_FLAGS = ("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe")
 _V4_FLAGS = ("avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
 _BF16_FLAG = "avx512_bf16"
+_VNNI_FLAG = "avx512_vnni"
 _OPTIONAL_FLAGS = (
     "avx512_bitalg",
     _BF16_FLAG,
     "avx512_fp16",
     "avx512_vbmi2",
-    "avx512_vnni",
+    _VNNI_FLAG,
     "avx512_vpopcntdq",
     "avx512ifma",
     "avx512vbmi",
@@ -49,7 +50,8 @@ class Target:
     """A kind of CPU, as the kernels and LLVM need to know it.
 
     `llvm_features` are what `-mattr` takes beyond `cpu`'s own ("+avx512bf16"); `cpu_flags` are the
-    names that the runtime must find in the CPU; `bf16_dot` says that `vdpbf16ps` exists.
+    names that the runtime must find in the CPU; `bf16_dot` says that `vdpbf16ps` exists, `vnni`
+    that `vpdpbusd` does.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Target:
     cpu_flags: tuple[str, ...]
     vector_bits: int
     bf16_dot: bool
+    vnni: bool = False
 
     @property
     def vectors(self) -> str:
@@ -73,12 +76,22 @@ _PORTABLE = {
         Target("x86-64-v3", "x86-64-v3", (), _V3_FLAGS, 256, False),
         Target("x86-64-v4", "x86-64-v4", (), tuple(sorted(_V3_FLAGS + _V4_FLAGS)), 512, False),
         Target(
+            "x86-64-v4+vnni",
+            "x86-64-v4",
+            ("+avx512vnni",),
+            tuple(sorted((*_V3_FLAGS, *_V4_FLAGS, _VNNI_FLAG))),
+            512,
+            False,
+            vnni=True,
+        ),
+        Target(
             "x86-64-v4+bf16",
             "x86-64-v4",
-            ("+avx512bf16",),
-            tuple(sorted((*_V3_FLAGS, *_V4_FLAGS, _BF16_FLAG))),
+            ("+avx512bf16", "+avx512vnni"),  # no CPU has the first without the second
+            tuple(sorted((*_V3_FLAGS, *_V4_FLAGS, _BF16_FLAG, _VNNI_FLAG))),
             512,
             True,
+            vnni=True,
         ),
     )
 }
@@ -138,7 +151,7 @@ def best_target(vendor: str, flags: frozenset[str]) -> Target:
     def rank(candidate: tuple[Target, frozenset[str]]) -> tuple[int, ...]:
         target, features = candidate
         likeness = len(features & flags) - len(features - flags)
-        return target.vector_bits, target.bf16_dot, len(target.cpu_flags), likeness
+        return target.vector_bits, target.bf16_dot, target.vnni, len(target.cpu_flags), likeness
 
     return max(possible, key=rank)[0]
 
@@ -170,6 +183,7 @@ def _describe(cpu: str, flags: frozenset[str]) -> Target:
         cpu_flags=tuple(sorted(set(wanted) & flags)),
         vector_bits=512 if wide else 256,
         bf16_dot=wide and _BF16_FLAG in flags,
+        vnni=(_VNNI_FLAG if wide else "avx_vnni") in flags,
     )
 
 

@@ -21,6 +21,7 @@ from aotlm.graph.state import kv_cache
 from aotlm.kernels import define_kernels
 from aotlm.partition.partition import Function, Program, Value, partition
 from aotlm.passes.base import run_pipeline
+from aotlm.passes.choose_codecs import ChooseCodecs
 from aotlm.passes.mark_storage import MarkStorage
 from aotlm.passes.pack_weights import PackWeights
 from aotlm.passes.pipeline import graph_pipeline
@@ -68,7 +69,9 @@ def _function(graph: Graph, target: str | None) -> str:
 
 
 def _stored(graph: Graph, dtype: str) -> Graph:
-    return run_pipeline(graph, (SpecializeAttention(), MarkStorage(POLICIES[dtype]), PackWeights()))
+    policy = POLICIES[dtype]
+    steps = (ChooseCodecs(policy), SpecializeAttention(), MarkStorage(policy), PackWeights())
+    return run_pipeline(graph, steps)
 
 
 def linear(

@@ -23,7 +23,10 @@ from aotlm.graph.ir import Graph, Node
 from aotlm.graph.state import state_inputs
 from aotlm.passes.base import run_pipeline
 from aotlm.passes.pipeline import graph_pipeline
-from aotlm.weights.weight import Reader, pack, unpack
+from aotlm.support.dtypes import DTYPES
+from aotlm.weights.codec import Reader
+from aotlm.weights.quantize import quantize
+from aotlm.weights.weight import pack, unpack
 from tests.numerics.answers import answer, run_eager
 from tests.numerics.configs import ALL, VOCAB_SIZE, redraw
 
@@ -89,7 +92,7 @@ def reader(model: torch.nn.Module, program: Program) -> Reader:
 
     def read(name: str, dtype: str) -> Array:
         values = program.buffers[name] if name in program.buffers else state[name].numpy()
-        return convert(values, dtype, name)
+        return convert(values, dtype, name) if dtype in DTYPES else quantize(values, dtype, name)
 
     return read
 

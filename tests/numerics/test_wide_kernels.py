@@ -15,7 +15,7 @@ from mlir import ir
 
 from aotlm.emit import mathlib
 from aotlm.kernels import linear
-from aotlm.kernels.epilogue import widen_pairs
+from aotlm.kernels.operands import widen_pairs
 from tests.numerics.compiled import Caller, Compiled, runnable
 from tests.numerics.conftest import Compile
 from tests.numerics.models import Array, relative_error, tokens

@@ -91,7 +91,8 @@ HIDDEN = "pku ospke flush_l1d movdiri movdir64b avx512_vp2intersect"
         (ZEN5, HIDDEN, "znver5"),
         (ZEN5, f"{HIDDEN} avx_vnni", "znver4"),
         (ZEN5, f"{HIDDEN} avx512_vbmi2", "x86-64-v4+bf16"),
-        (ZEN5, f"{HIDDEN} avx512_vbmi2 avx512_bf16", "x86-64-v4"),
+        (ZEN5, f"{HIDDEN} avx512_vbmi2 avx512_bf16", "x86-64-v4+vnni"),
+        (ZEN5, f"{HIDDEN} avx512_vbmi2 avx512_bf16 avx512_vnni", "x86-64-v4"),
         (ZEN5, "avx512f", "znver3"),
         ("linux-rocky9-zen6", "", "znver5"),  # LLVM does not know it
     ],
@@ -140,7 +141,9 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
         resolve_target("pentium")
 
 
-@pytest.mark.parametrize("name", ["native", "x86-64-v3", "x86-64-v4", "x86-64-v4+bf16", "znver5"])
+@pytest.mark.parametrize(
+    "name", ["native", "x86-64-v3", "x86-64-v4", "x86-64-v4+vnni", "x86-64-v4+bf16", "znver5"]
+)
 def test_llvm_knows_the_cpu_and_its_features(name: str) -> None:
     target = resolve_target(name)
     features = [f"-mattr={','.join(target.llvm_features)}"] if target.llvm_features else []

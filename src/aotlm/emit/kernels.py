@@ -10,9 +10,11 @@ from aotlm.emit.attributes import AttentionAttrs, LinearAttrs, write_attrs
 from aotlm.emit.context import FunctionContext
 from aotlm.emit.memory import emit_cache_write
 from aotlm.emit.plan_workspace import ALIGNMENT_BYTES, Placement
+from aotlm.emit.rounded_rows import rounded_row_bytes
 from aotlm.graph import ops
 from aotlm.graph.dims import Affine, Dim, product, scale
 from aotlm.graph.ir import Node
+from aotlm.weights.blocks import BlockCodec
 from aotlm.weights.weight import Weight
 
 DECODE_BLOCK = 256  # positions of one partial result of decode attention
@@ -26,13 +28,17 @@ def packed_row_bytes(k: int) -> int:
 def scratch_bytes(node: Node) -> Dim:
     """Return the bytes of scratch of a node, which every target's kernels keep to.
 
-    A linear of more than one row may keep its x there, widened to f32 and in another order. Decode
+    A linear of more than one row may keep its x there, widened to f32 and in another order; one
+    whose weights are blocks keeps its x there as integers. Decode
     attention keeps its partial results: one (maximum, sum, E sums) in f32 for each head and block
     of 256 positions; C is a multiple of 64, so there are at most C/256 + 1 blocks.
     """
     if node.op is ops.LINEAR:
         k = int(str(node.operands[0].shape[-1]))
         n_rows = product(node.operands[0].shape[:-1])
+        codec = node.operands[1].attrs["weight"].storage
+        if isinstance(codec, BlockCodec):
+            return scale(n_rows, rounded_row_bytes(codec.padded(k)))
         return 0 if n_rows == 1 else scale(n_rows, packed_row_bytes(k))
     if node.op is not ops.ATTENTION or node.attrs["kernel"] != "split_kv":
         return 0
@@ -83,7 +89,9 @@ def emit_linear(context: FunctionContext, node: Node) -> None:
         **{name: node.attrs[name] for name in epilogue if name in node.attrs},
     )  # fmt: skip
     types = [value.type for value in operands]
-    func.CallOp([], context.kernel(f"linear_{n}x{k}", types, write_attrs(attrs)), operands)
+    func.CallOp(
+        [], context.kernel(f"linear_{weight.codec}_{n}x{k}", types, write_attrs(attrs)), operands
+    )
 
 
 def emit_attention(context: FunctionContext, node: Node) -> None:

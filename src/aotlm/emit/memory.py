@@ -9,12 +9,15 @@ from mlir.dialects import arith, memref
 
 from aotlm.emit import builder as b
 from aotlm.emit import mathlib
+from aotlm.emit.block_rows import emit_block_row
 from aotlm.emit.context import FunctionContext, Rows, rows
 from aotlm.emit.elementwise import generic
 from aotlm.emit.plan_workspace import Strided, contiguous
 from aotlm.graph.dims import add
 from aotlm.graph.ir import Node
 from aotlm.graph.state import POSITION_BLOCK
+from aotlm.weights.blocks import BlockCodec
+from aotlm.weights.codecs import FloatCodec
 from aotlm.weights.weight import Weight
 
 
@@ -27,8 +30,9 @@ def _clamped(token: ir.Value, n: int) -> ir.Value:
 
 def _table_rows(weight: Weight, table: ir.Value, row: ir.Value) -> list[tuple[int, ir.Value]]:
     """Return (first column, memref) pieces that together are one row of a stored matrix."""
-    columns, (plane,) = weight.shape[1], weight.planes
-    dtype, layout = plane.dtype.name, weight.storage.layout(weight.layout)
+    columns, (plane,), codec = weight.shape[1], weight.planes, weight.storage
+    assert isinstance(codec, FloatCodec)
+    dtype, layout = plane.dtype.name, codec.layout(weight.layout)
     if not layout.panel:
         at = arith.muli(row, b.index(columns))
         return [(0, b.reinterpret(table, dtype, at, [columns], [1]))]
@@ -56,7 +60,12 @@ def emit_embedding(context: FunctionContext, node: Node) -> None:
         token = memref.load(row.memref(context.place(ids)), [])
         place = context.place(node)
         (source,) = context.planes(table)
-        for first, piece in _table_rows(weight, source, _clamped(token, weight.shape[0])):
+        at = _clamped(token, weight.shape[0])
+        codec = weight.storage
+        if isinstance(codec, BlockCodec):
+            emit_block_row(codec, source, at, weight.shape[1], row.memref(place))
+            return
+        for first, piece in _table_rows(weight, source, at):
             shape = ir.MemRefType(piece.type).shape
             target = row.memref(place, _columns(place.strided, first, shape))
             generic([piece], target, [list(range(len(shape)))], mathlib.widen)

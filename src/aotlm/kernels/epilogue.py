@@ -1,100 +1,18 @@
-"""What a linear kernel works on, and the epilogue in its store.
+"""The epilogue in a linear's store.
 
-bias, then gate · up, then the activation, scale and softcap, then the residual: all in f32, in this
+Bias, then gate · up, then the activation, scale and softcap, then the residual: all in f32, in this
 order, on the tile that is still in registers.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Final
-
 from mlir import ir
-from mlir.dialects import arith, memref, vector
+from mlir.dialects import arith, vector
 
 from aotlm.emit import builder as b
 from aotlm.emit import mathlib
-from aotlm.emit.attributes import LinearAttrs
-from aotlm.weights.codecs import CODECS
+from aotlm.kernels.operands import LinearOperands, extract_slice
 from aotlm.weights.weight import GATE_GROUP
-
-_LINE_BYTES: Final = 64
-
-
-class LinearOperands:
-    """A linear kernel's attributes and arguments: x [M, K] f32 (bf16 for bf16 weights), w in its
-    layout, bias [N] f32 if any, residual [M, n_out] f32 if any, y [M, n_out] f32, and the scratch
-    for packed rows where M can be more than 1."""
-
-    def __init__(self, attrs: LinearAttrs, arguments: list[ir.Value]) -> None:
-        self.attrs = attrs
-        self.n, self.k, self.n_out = attrs.n, attrs.k, attrs.n_out
-        self.codec = CODECS[attrs.weight]
-        self.layout = self.codec.layout(attrs.layout)
-        left = list(arguments)
-        self.x = left.pop(0)
-        (self.w,) = (left.pop(0) for _ in self.codec.planes(attrs.layout, (self.n, self.k)))
-        self.bias = left.pop(0) if attrs.bias else None
-        self.residual = left.pop(0) if attrs.residual else None
-        self.y, *scratch = left
-        self.scratch = scratch[0] if scratch else None
-        self.line = _LINE_BYTES // self.codec.values.n_bytes
-        if self.layout.k_pack > 1:
-            self.w = _flat_packs(self.w)
-
-    @property
-    def n_rows(self) -> ir.Value:
-        """Return M."""
-        return memref.dim(self.x, b.index(0))
-
-    @property
-    def n_panels(self) -> int:
-        """Return the panels of w; the last one may have columns that do not exist."""
-        return -(-self.n // self.layout.panel)
-
-    def flat_weights(self) -> ir.Value:
-        """Return w in one dimension."""
-        n_elements = math.prod(ir.MemRefType(self.w.type).shape)
-        return b.reinterpret(self.w, self.attrs.weight, 0, [n_elements], [1])
-
-    def panel_start(self, p: ir.Value) -> ir.Value:
-        """Return where panel p begins in the flat weights."""
-        return arith.muli(p, b.index(math.prod(ir.MemRefType(self.w.type).shape[1:])))
-
-    def prefetch(self, flat: ir.Value, start: ir.Value, n: int, locality: int) -> None:
-        """Ask for n of the flat weights, which may end behind the last one."""
-        for element in range(0, n, self.line):
-            memref.PrefetchOp(flat, [b.plus(start, element)], False, locality, True)
-
-
-def widen_pairs(w: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Return the even and the odd elements of bf16 pairs [2 · columns], each [columns] f32."""
-    columns = ir.VectorType(w.type).shape[0] // 2
-    ints, floats = b.vector_type(columns, "i32"), b.vector_type(columns, "f32")
-    pairs = vector.bitcast(ints, w)
-    even = arith.shli(pairs, b.constant(16, ints))
-    odd = arith.andi(pairs, b.constant(-65536, ints))
-    return arith.bitcast(floats, even), arith.bitcast(floats, odd)
-
-
-def _flat_packs(w: ir.Value) -> ir.Value:
-    """Return [P, K/2, 32, 2] as [P, K/2, 64]."""
-    shape = ir.MemRefType(w.type).shape
-    type_ = ir.MemRefType.get([*shape[:2], shape[2] * shape[3]], ir.MemRefType(w.type).element_type)
-    groups = ir.ArrayAttr.get(
-        [ir.Attribute.parse(f"[{g}]") for g in ("0 : i64", "1 : i64", "2 : i64, 3 : i64")]
-    )
-    return ir.Operation.create(
-        "memref.collapse_shape", results=[type_], operands=[w], attributes={"reassociation": groups}
-    ).results[0]
-
-
-def extract_slice(x: ir.Value, first: int, n: int) -> ir.Value:
-    """Return n neighbouring elements of a vector."""
-    type_ = ir.VectorType.get([n], ir.VectorType(x.type).element_type)
-    if ir.VectorType(x.type).shape[0] == n:
-        return x
-    return vector.extract_strided_slice(type_, x, [first], [n], [1])
 
 
 class Epilogue:
@@ -111,7 +29,7 @@ class Epilogue:
         """Whole tiles store plainly; the last one of a width that is no multiple is masked."""
         n = self.linear.n
         end = arith.addi(self.column, b.index(self.columns))
-        if n % self.linear.layout.panel == 0:
+        if n % self.linear.panel == 0:
             self.each_row(masked=False)
             return
         if n % self.columns:

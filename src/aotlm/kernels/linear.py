@@ -27,15 +27,17 @@ from mlir.dialects import arith, memref, vector
 from aotlm.emit import builder as b
 from aotlm.emit import mathlib
 from aotlm.emit.attributes import LinearAttrs
-from aotlm.kernels.epilogue import Epilogue, LinearOperands, extract_slice, widen_pairs
+from aotlm.kernels.epilogue import Epilogue
+from aotlm.kernels.integer_linear import emit_integer_linear
+from aotlm.kernels.operands import FloatOperands, extract_slice, widen_pairs
 from aotlm.kernels.packed import emit_packed
-from aotlm.kernels.schedule import LinearSchedule, linear_schedule
+from aotlm.kernels.schedule import IntegerSchedule, LinearSchedule, linear_schedule
 from aotlm.targets import Target
 
 DOT_LANES: Final = 16  # of vdpbf16ps with 512 bits
 
 
-class _Linear(LinearOperands):
+class _Linear(FloatOperands):
     """A linear in tiles as wide as a panel, NR columns.
 
     `ahead` is the prefetch distance in weights. In its methods rows are the indices of a tile's
@@ -168,12 +170,16 @@ def emit_linear(
 ) -> None:
     """Build the body of a linear kernel; functions that it calls go to `before`.
 
-    arguments: x [M, K] f32, or bf16 where the weights are; w in its layout (`weights/layouts.py`);
+    arguments: x [M, K] f32, or bf16 where the weights are; w in its layout (`weights/layouts.py`),
+    or its blocks (`weights/blocks.py`);
     bias [N] f32 if any; residual [M, n_out] f32 if any; y [M, n_out] f32; scratch memref<?xi8>
     where M is dynamic. All but w are row-major, x, residual and y with a row stride of their own.
     Accumulates in f32.
     """
     schedule = linear_schedule(target, attrs.weight)
+    if isinstance(schedule, IntegerSchedule):
+        emit_integer_linear(attrs, arguments, schedule)
+        return
     linear = _Linear(attrs, arguments, schedule)
     packed = schedule.packed
     if ir.MemRefType(linear.x.type).shape[0] == 1:

@@ -13,6 +13,7 @@ from aotlm.errors import AotlmError
 from aotlm.kernels.define import declared_kernels
 from aotlm.kernels.schedule import (
     AttentionSchedule,
+    IntegerSchedule,
     LinearSchedule,
     attention_schedule,
     linear_schedule,
@@ -21,7 +22,7 @@ from aotlm.targets import Target, portable_targets
 from aotlm.weights.codecs import CODECS
 
 _ENTRIES: Final = ("prefill", "decode")
-Schedule = LinearSchedule | AttentionSchedule
+Schedule = LinearSchedule | IntegerSchedule | AttentionSchedule
 Choice = Callable[[Target], Schedule]
 
 
@@ -42,8 +43,12 @@ def list_kernels(import_dir: Path | None) -> str:
 
 def _known() -> Iterator[tuple[str, Choice]]:
     for weight in CODECS:
-        yield f"linear {weight}", partial(linear_schedule, weight=weight)
+        yield f"linear {weight}", _linear(weight)
     yield "flash, split_kv", attention_schedule
+
+
+def _linear(weight: str) -> Choice:
+    return partial(linear_schedule, weight=weight)
 
 
 def _declared(import_dir: Path) -> Iterator[tuple[str, Choice]]:
@@ -53,11 +58,7 @@ def _declared(import_dir: Path) -> Iterator[tuple[str, Choice]]:
         if not path.is_file():
             raise AotlmError(f"{path} is missing; run inv import --force again")
         for name, attrs in declared_kernels(path):
-            choice = (
-                partial(linear_schedule, weight=attrs.weight)
-                if isinstance(attrs, LinearAttrs)
-                else attention_schedule
-            )
+            choice = _linear(attrs.weight) if isinstance(attrs, LinearAttrs) else attention_schedule
             yield f"{entry} {name}  {_words(attrs)}", choice
 
 

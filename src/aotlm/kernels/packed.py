@@ -27,14 +27,15 @@ from aotlm.emit import builder as b
 from aotlm.emit import mathlib
 from aotlm.emit.attributes import LinearAttrs
 from aotlm.emit.kernels import packed_row_bytes
-from aotlm.kernels.epilogue import Epilogue, LinearOperands, widen_pairs
+from aotlm.kernels.epilogue import Epilogue
+from aotlm.kernels.operands import FloatOperands, widen_pairs
 from aotlm.kernels.schedule import PackedSchedule
 
 
 class _Rows:
     """The cut of all M rows into the fewest tiles of at most MR, which differ by a row at most."""
 
-    def __init__(self, linear: LinearOperands, schedule: PackedSchedule) -> None:
+    def __init__(self, linear: FloatOperands, schedule: PackedSchedule) -> None:
         self.schedule, self.n_rows = schedule, linear.n_rows
         self.n_tiles = arith.ceildivui(self.n_rows, b.index(schedule.mr))
         self.least = arith.divui(self.n_rows, self.n_tiles)
@@ -67,7 +68,7 @@ class _Rows:
         )  # fmt: skip
 
 
-def _pack(linear: LinearOperands, rows: _Rows, tile: ir.Value) -> None:
+def _pack(linear: FloatOperands, rows: _Rows, tile: ir.Value) -> None:
     """Copy the rows of a tile, [≤ MR, K] f32 or bf16, into the scratch, as f32."""
     kc, k_group = rows.schedule.kc, rows.schedule.k_group
     type_ = b.vector_type(k_group, str(ir.MemRefType(linear.x.type).element_type))
@@ -99,7 +100,7 @@ class MacroKernel:
     the first of NR columns in the panel, and half says which half of a gated pair they are.
     """
 
-    def __init__(self, linear: LinearOperands, rows: _Rows, p: ir.Value, number: ir.Value) -> None:
+    def __init__(self, linear: FloatOperands, rows: _Rows, p: ir.Value, number: ir.Value) -> None:
         self.linear, self.rows, self.p = linear, rows, p
         self.schedule = schedule = rows.schedule
         self.kc, self.nr, n_tiles = schedule.kc, schedule.nr, schedule.n_tiles
@@ -225,16 +226,16 @@ def emit_packed(
         packer = b.internal_function(f"{name}_rows", [*types, ix])
         with ir.InsertionPoint(packer.entry_block):
             *operands, tile = packer.arguments
-            linear = LinearOperands(attrs, operands)
+            linear = FloatOperands(attrs, operands)
             _pack(linear, _Rows(linear, schedule), tile)
             func.ReturnOp([])
         macro_kernel = b.internal_function(f"{name}_block", [*types, ix, ix])
         with ir.InsertionPoint(macro_kernel.entry_block):
             *operands, p, number = macro_kernel.arguments
-            linear = LinearOperands(attrs, operands)
+            linear = FloatOperands(attrs, operands)
             MacroKernel(linear, _Rows(linear, schedule), p, number).emit()
             func.ReturnOp([])
-    linear = LinearOperands(attrs, arguments)
+    linear = FloatOperands(attrs, arguments)
     n_tiles = arith.ceildivui(linear.n_rows, b.index(schedule.mr))
     with b.parallel([n_tiles]) as (tile,):
         func.CallOp([], packer.name.value, [*arguments, tile])

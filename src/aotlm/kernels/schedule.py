@@ -14,6 +14,8 @@ from typing import Final
 
 from aotlm.emit.kernels import DECODE_BLOCK
 from aotlm.targets import Target
+from aotlm.weights.blocks import BlockCodec
+from aotlm.weights.codecs import CODECS
 from aotlm.weights.weight import GATE_GROUP
 
 
@@ -52,6 +54,18 @@ class LinearSchedule:
     prefetch_bytes: int  # how far ahead an iteration asks for weights; 0: not at all
     dot: bool  # whether products are `vdpbf16ps`
     packed: PackedSchedule | None
+
+
+@dataclass(frozen=True)
+class IntegerSchedule:
+    """A linear over blocks of small integers; see `integer_linear`. A single row takes a panel."""
+
+    lanes: int  # outputs of a vector
+    vnni: bool  # whether products are `vpdpbusd`
+    mr: tuple[int, ...]  # rows of a register tile, largest first; the last one is 1
+    nr: int  # outputs of one
+    mc: int  # rows of a work item: a multiple of the largest tile's
+    prefetch_bytes: int  # how far ahead blocks are asked for
 
 
 @dataclass(frozen=True)
@@ -109,8 +123,19 @@ ATTENTION: Final[Mapping[str, AttentionSchedule]] = {
 }
 
 
-def linear_schedule(target: Target, weight: str) -> LinearSchedule:
+# By lanes of 32 bits and `vpdpbusd`: sums and dot products of a tile stay in registers.
+INTEGER: Final[Mapping[tuple[int, bool], IntegerSchedule]] = {
+    (8, False): IntegerSchedule(8, False, (6, 4, 2, 1), nr=16, mc=48, prefetch_bytes=4096),
+    (8, True): IntegerSchedule(8, True, (6, 4, 2, 1), nr=16, mc=48, prefetch_bytes=4096),
+    (16, False): IntegerSchedule(16, False, (4, 2, 1), nr=32, mc=48, prefetch_bytes=4096),
+    (16, True): IntegerSchedule(16, True, (6, 4, 2, 1), nr=32, mc=48, prefetch_bytes=4096),
+}
+
+
+def linear_schedule(target: Target, weight: str) -> LinearSchedule | IntegerSchedule:
     """Return the schedule of a linear whose weights are stored as `weight`."""
+    if isinstance(CODECS[weight], BlockCodec):
+        return INTEGER[target.vector_bits // 32, target.vnni]
     return LINEAR[target.vectors][weight]
 
 

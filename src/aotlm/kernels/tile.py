@@ -33,7 +33,7 @@ from aotlm.emit import builder as b
 from aotlm.emit import mathlib
 from aotlm.emit.attributes import AttentionAttrs
 from aotlm.graph.state import POSITION_BLOCK
-from aotlm.kernels.epilogue import extract_slice
+from aotlm.kernels.operands import extract_slice
 from aotlm.kernels.query_rows import LANES, Rows
 from aotlm.kernels.schedule import ATTENTION, AttentionSchedule
 
