@@ -30,21 +30,29 @@ def write_gguf(
     metadata: Mapping[str, Any] = {},
     tensors: Mapping[str, Values] = {},
     kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    kinds: Mapping[str, gguf.GGMLQuantizationType] = {},
+    n_parts: int = 1,
 ) -> Path:
     """Write a model with all that its configuration says.
 
     metadata: more keys, or other values; "*." at the start stands for the architecture. None leaves
-    a key out. tensors: more of them, by their names in the file.
+    a key out. tensors: more of them, by their names in the file. kinds: those of single tensors.
+    n_parts: files, named as `path`, which is the first's name.
     """
     arch = ARCHS[model.config.model_type]
     name = gguf.MODEL_ARCH_NAMES[arch]
-    writer = gguf.GGUFWriter(path, name)
+    everything = {**converted(model, arch), **tensors}
+    writer = gguf.GGUFWriter(
+        path if n_parts == 1 else path.with_name(path.name.split("-0")[0] + ".gguf"),
+        name,
+        split_max_tensors=0 if n_parts == 1 else -(-len(everything) // n_parts),
+    )
     more = {key.replace("*", name, 1): value for key, value in metadata.items()}
     for key, value in {**described(model.config, name), **more}.items():
         if value is not None:
             _add(writer, key, value)
-    for new, values in {**converted(model, arch), **tensors}.items():
-        stored = gguf.GGMLQuantizationType.F32 if values.ndim < 2 else kind
+    for new, values in everything.items():
+        stored = gguf.GGMLQuantizationType.F32 if values.ndim < 2 else kinds.get(new, kind)
         raw = gguf.quantize(np.ascontiguousarray(values, np.float32), stored)
         writer.add_tensor(new, raw, raw_dtype=stored)
     writer.write_header_to_file()

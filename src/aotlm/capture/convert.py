@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 import torch
 
+from aotlm.capture.stored import block_rows
 from aotlm.capture.tensors import Array, TensorSource
 from aotlm.errors import AotlmError
 from aotlm.support.dtypes import DTYPES
@@ -46,8 +47,11 @@ def write_weights(
         if name in buffers:
             return convert(buffers[name], dtype, name)
         stored = tensors.stored(name)
-        values, digests[stored.name] = stored.load()
-        return convert(values, dtype, name)
+        if dtype in DTYPES:
+            values, digests[stored.name] = stored.load()
+            return convert(values, dtype, name)
+        rows, digests[stored.name] = block_rows(stored, dtype)
+        return rows
 
     torch.set_num_threads(1)  # the weights themselves are shared out among threads
     return Written(write_weight_file(plan, read, path, progress), digests)

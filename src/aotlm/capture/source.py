@@ -21,6 +21,7 @@ from aotlm.capture.source_gguf import (
     gguf_names,
     gguf_table_config,
     gguf_tensors,
+    is_later_part,
     read_gguf_table,
 )
 from aotlm.capture.source_hub import (
@@ -172,7 +173,7 @@ def _found(model: str, revision: str | None, accepts_unused: bool) -> ModelSourc
 def _open_folder(
     source: str, revision: str | None, folder: Path, accepts_unused: bool
 ) -> ModelSource:
-    ggufs = sorted(folder.glob("*.gguf"))
+    ggufs = [path for path in sorted(folder.glob("*.gguf")) if not is_later_part(path)]
     if ggufs and not list(folder.glob("*.safetensors")):
         if len(ggufs) > 1:
             names = ", ".join(path.name for path in ggufs)

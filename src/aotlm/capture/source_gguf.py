@@ -6,16 +6,17 @@ used here one tensor at a time.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, dequantize
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers import modeling_gguf_pytorch_utils as tables
 from transformers.integrations.gguf import reader
@@ -28,17 +29,25 @@ from aotlm.errors import AotlmError
 DEFAULT_ALIGNMENT_BYTES: Final = 32  # of the data section, where the file does not say
 BROKEN: Final = (ValueError, KeyError, IndexError, TypeError, OverflowError, OSError, struct.error)
 
+_PART: Final = re.compile(r"-(\d{5})-of-(\d{5})$")
+
 Entry = tuple[str, tuple[int, ...], int, int]  # name, shape, type, offset in the data section
 
 
 @dataclass(frozen=True)
 class GgufTable:
-    """What a GGUF file says before its data."""
+    """What a GGUF file says before its data; `parts` are the files behind the first of several."""
 
     path: Path
     metadata: Mapping[str, Any]
     entries: tuple[Entry, ...]
     data_start: int
+    parts: tuple[GgufTable, ...] = ()
+
+    @property
+    def files(self) -> tuple[GgufTable, ...]:
+        """Return the tables of all files."""
+        return (self, *self.parts)
 
     @property
     def architecture(self) -> str:
@@ -47,11 +56,61 @@ class GgufTable:
 
 
 def read_gguf_table(path: Path) -> GgufTable:
-    """Read the metadata and the list of tensors.
+    """Read the metadata and the list of tensors, of all parts where the file is the first of some.
 
     Raises:
-        AotlmError: the file is truncated, not GGUF, or one of several parts.
+        AotlmError: a file is missing, truncated or not GGUF, or another part than the first.
     """
+    if is_later_part(path):
+        number, n_parts = (int(word) for word in path.stem.rsplit("-", 3)[1::2])
+        raise AotlmError(
+            f"{path} is part {number} of {n_parts}; name the first, {_part(path, 1, n_parts)}"
+        )
+    table = _read_file(path)
+    n_parts = int(table.metadata.get("split.count", 1))
+    if n_parts < 2:
+        return table
+    missing = [
+        part for i in range(2, n_parts + 1) if not (part := _part(path, i, n_parts)).is_file()
+    ]
+    if missing:
+        raise AotlmError(f"{path} lacks its part {missing[0]}; fetch it into the same folder")
+    parts = tuple(_read_part(_part(path, i, n_parts)) for i in range(2, n_parts + 1))
+    return replace(table, parts=parts)
+
+
+def is_later_part(path: Path) -> bool:
+    """Say whether a file is named as another part than the first of several."""
+    named = _PART.search(path.stem)
+    return named is not None and int(named[1]) > 1
+
+
+def _part(path: Path, number: int, n_parts: int) -> Path:
+    """Return the path of a part, by the names that llama.cpp's tools give them."""
+    stem = _PART.sub("", path.stem)
+    return path.with_name(f"{stem}-{number:05}-of-{n_parts:05}.gguf")
+
+
+def _read_part(path: Path) -> GgufTable:
+    """Read the list of tensors of a part behind the first, which has no metadata of the model."""
+    try:
+        part = GGUFReader(path)
+    except BROKEN as error:
+        raise AotlmError(f"{path} is not a whole GGUF file ({error}); fetch it again") from error
+    start = int(part.data_offset)
+    entries = (
+        (
+            tensor.name,
+            tuple(int(size) for size in reversed(tensor.shape)),
+            int(tensor.tensor_type),
+            int(tensor.data_offset) - start,
+        )
+        for tensor in part.tensors
+    )
+    return GgufTable(path, {}, tuple(entries), start)
+
+
+def _read_file(path: Path) -> GgufTable:
     try:
         blob = np.memmap(path, np.uint8, mode="r")
         metadata, n_tensors, at = reader._read_metadata(blob, str(path))
@@ -66,11 +125,6 @@ def read_gguf_table(path: Path) -> GgufTable:
             f"{path} has {path.stat().st_size} bytes, but its tensors need {max(ends)}; "
             "fetch it again"
         )
-    if metadata.get("split.count", 1) > 1:
-        raise AotlmError(
-            f"{path} is one of {metadata['split.count']} parts; join them with llama-gguf-split "
-            "--merge first"
-        )
     return table
 
 
@@ -80,7 +134,9 @@ def gguf_tensors(table: GgufTable, config: PretrainedConfig) -> dict[str, Stored
     Raises:
         AotlmError: lists the quantised types that cannot be decoded.
     """
-    kinds = sorted({GGMLQuantizationType(entry[2]) for entry in table.entries})
+    kinds = sorted(
+        {GGMLQuantizationType(entry[2]) for each in table.files for entry in each.entries}
+    )
     unknown = [kind.name for kind in kinds if not _decodable(kind)]
     if unknown:
         raise AotlmError(
@@ -88,7 +144,9 @@ def gguf_tensors(table: GgufTable, config: PretrainedConfig) -> dict[str, Stored
             "take another quantisation of the model"
         )
     processor = _processor(table, config)
-    return {entry[0]: _tensor(table, entry, processor) for entry in table.entries}
+    return {
+        entry[0]: _tensor(each, entry, processor) for each in table.files for entry in each.entries
+    }
 
 
 def gguf_table_config(table: GgufTable) -> PretrainedConfig:
@@ -97,10 +155,10 @@ def gguf_table_config(table: GgufTable) -> PretrainedConfig:
     Raises:
         AotlmError: the architecture is unknown, or a value cannot be honoured.
     """
-    shapes = {entry[0]: entry[1] for entry in table.entries}
+    shapes = {entry[0]: entry[1] for each in table.files for entry in each.entries}
     factors = next(
-        (_tensor(table, entry, tables.TensorProcessor()).read()
-         for entry in table.entries if entry[0] == ROPE_FREQS),
+        (_tensor(each, entry, tables.TensorProcessor()).read()
+         for each in table.files for entry in each.entries if entry[0] == ROPE_FREQS),
         None,
     )  # fmt: skip
     return gguf_config(table.metadata, shapes, factors)
@@ -146,8 +204,26 @@ def _tensor(table: GgufTable, entry: Entry, processor: tables.TensorProcessor) -
     # a single value seen as the whole shape: what becomes of the shape, without the memory
     final_shape = _processed(np.broadcast_to(np.float32(1), shape), name, processor).shape
     decode = partial(_decode, entry=entry, processor=processor)
+    order = partial(_row_order, shape, name, processor)
     begin = table.data_start + offset
-    return StoredTensor(name, dtype, final_shape, table.path, begin, _size_bytes(entry), decode)
+    return StoredTensor(
+        name, dtype, final_shape, table.path, begin, _size_bytes(entry), decode, order
+    )
+
+
+def _row_order(
+    shape: tuple[int, ...], name: str, processor: tables.TensorProcessor
+) -> Array | None:
+    """Return the stored row of each row of a matrix, by a matrix whose values are its rows."""
+    if len(shape) != 2:
+        return None
+    rows = np.repeat(np.arange(shape[0], dtype=np.float32)[:, None], 2, 1)
+    try:
+        order = _processed(rows, name, processor)
+    except BROKEN:  # what it does depends on the columns
+        return None
+    is_order = order.shape == rows.shape and np.array_equal(np.sort(order, 0), rows)
+    return order[:, 0].astype(np.int64) if is_order else None
 
 
 def _decode(stored: Array, entry: Entry, processor: tables.TensorProcessor) -> Array:

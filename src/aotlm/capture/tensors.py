@@ -25,6 +25,8 @@ class StoredTensor:
     """A tensor as a checkpoint holds it.
 
     `name` and `dtype` are the file's own words (BF16, Q4_1, …); `shape` is that of the values.
+    `row_order` says which stored row each row of a matrix is, for matrices whose stored rows are
+    the values' rows; None where they are not, or nobody knows.
     """
 
     name: str
@@ -34,6 +36,7 @@ class StoredTensor:
     offset_bytes: int
     size_bytes: int
     decode: Callable[[Array], Array]  # the stored bytes, u8 → the values
+    row_order: Callable[[], Array | None] = lambda: None
 
     def read(self) -> Array:
         """Return the values as f32, C-contiguous."""
@@ -47,6 +50,15 @@ class StoredTensor:
         Raises:
             AotlmError: the file ends inside the tensor, or holds other than floats.
         """
+        stored, digest = self.load_stored()
+        return self.decode(stored).reshape(self.shape), digest
+
+    def load_stored(self) -> tuple[Array, str]:
+        """Return the stored bytes, u8, and their sha256.
+
+        Raises:
+            AotlmError: the file ends inside the tensor.
+        """
         stored, total, end = np.empty(self.size_bytes, np.uint8), hashlib.sha256(), 0
         for block in self.blocks():
             stored[end : end + len(block)] = np.frombuffer(block, np.uint8)
@@ -54,7 +66,7 @@ class StoredTensor:
             end += len(block)
         if end != self.size_bytes:
             raise AotlmError(f"{self.path} ends inside {self.name}; fetch the model again")
-        return self.decode(stored).reshape(self.shape), total.hexdigest()
+        return stored, total.hexdigest()
 
     def digest(self) -> str:
         """Return the sha256 of the stored bytes."""
@@ -82,6 +94,10 @@ class TensorSource:
     def names(self) -> list[str]:
         """Return the distinct tensors' names, sorted; of tied ones, the one they are tied to."""
         return sorted(self._stored)
+
+    def all_names(self) -> list[str]:
+        """Return the names of all tensors, tied ones too, sorted."""
+        return sorted({*self._stored, *self._aliases})
 
     def stored(self, name: str) -> StoredTensor:
         """Return the checkpoint tensor behind a name of the module tree."""
