@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from aotlm.capture.source import open_model
 from aotlm.errors import AotlmError, UsageError
 from aotlm.toolchain.pins import ROOT
+from aotlm.weights.policy import POLICIES, STORED
 from aotlm_runtime.compiled.session import Session
 from bench.environment import peers_python
 from bench.export import export_gguf
 
 # What logits may differ from ours, as a share of their length: sums in another order, and
 # activations rounded to the dtype at other places. Weights at another place differ by about 1.
-TOLERANCES: Final = {"f32": 1e-3, "f16": 2e-2, "bf16": 1e-1}
+TOLERANCES: Final = {"f32": 1e-3, "f16": 2e-2, "bf16": 1e-1, STORED: 2e-1}
 _CHECKED_IDS: Final = tuple(range(1, 34))
 
 
@@ -141,16 +142,30 @@ class Peer:
         return np.array(self._worker.ask({"peer": self.name, "ids": list(ids)})["logits"])
 
 
+def _check_floats(name: str, dtype: str) -> None:
+    if POLICIES[dtype].is_quantised:
+        raise AotlmError(
+            f"the bundle is {dtype}, and {name} cannot be given the same weights; leave it out of "
+            "--peers"
+        )
+
+
 def _llama_cpp(wanted: Wanted, names: Sequence[str], stack: ExitStack) -> list[str]:
     python = peers_python()
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aotlm-peers-")))
-    path = folder / "model.gguf"
-    export_gguf(open_model(wanted.model, wanted.revision), wanted.dtype, path)
-    words = [str(path), wanted.dtype, str(wanted.n_threads), str(wanted.context)]
+    source = open_model(wanted.model, wanted.revision)
+    if wanted.dtype == STORED and source.gguf_file:
+        path, cache = source.folder / source.gguf_file, POLICIES[STORED].state
+    else:
+        _check_floats("llama.cpp", wanted.dtype)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aotlm-peers-")))
+        path, cache = folder / "model.gguf", wanted.dtype
+        export_gguf(source, wanted.dtype, path)
+    words = [str(path), cache, str(wanted.n_threads), str(wanted.context)]
     return [str(python), "-m", "bench.llama_worker", *words]
 
 
 def _openvino(wanted: Wanted, names: Sequence[str], stack: ExitStack) -> list[str]:
+    _check_floats("openvino", wanted.dtype)
     if wanted.dtype == "f32":
         raise AotlmError(
             "OpenVINO GenAI reads GGUF files of f16, and the bundle is f32; leave openvino out of "
@@ -183,6 +198,7 @@ def _run_convert(python: Path, path: Path) -> None:
 
 
 def _torch(wanted: Wanted, names: Sequence[str], stack: ExitStack) -> list[str]:
+    _check_floats("torch", wanted.dtype)
     words = [wanted.model, wanted.revision or "", wanted.dtype]
     words += [str(wanted.n_threads), str(wanted.context), *names]
     return [sys.executable, "-m", "bench.torch_worker", *words]

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from aotlm.errors import AotlmError
 from aotlm.graph.state import POSITION_BLOCK
-from aotlm.weights.codecs import CODECS, PANELS, Codec
-from aotlm.weights.policy import POLICIES
+from aotlm.weights.codec import PANELS
+from aotlm.weights.codecs import CODECS
 from aotlm_runtime.bench.measure import Bench
 from aotlm_runtime.bench.report import open_bench
 from aotlm_runtime.bundle.reader import Bundle, open_bundle
@@ -29,7 +29,7 @@ from aotlm_runtime.model import load_opened
 Call = Callable[[], None]
 
 _MAX_REGIONS = 128
-_LINEAR = re.compile(r"linear_(\d+)x(\d+)_")
+_LINEAR = re.compile(r"linear_(\w+)_(\d+)x(\d+)_")
 _FLASH = "attention_flash"
 _REGION_SUFFIX = re.compile(r"\.\.omp_par(\.\d+)?$")
 DECODE_STEPS = 20
@@ -82,10 +82,9 @@ def profile(path: Path, n_threads: int | None = None) -> str:
         model = load_opened(bundle, threads=n_threads)
         bench = open_bench(bundle, model)
         names = _names(bundle, bench.session.compiled)  # type: ignore[arg-type]
-    codec = CODECS[POLICIES[model.manifest.model.dtype].linear]
     n_tokens = min(PREFILL_TOKENS, model.session.context_length)
     profiles = (_decode(bench, names), _prefill(bench, names, n_tokens))
-    return "\n\n".join(_table(each, codec) for each in profiles)
+    return "\n\n".join(_table(each) for each in profiles)
 
 
 def _names(bundle: Bundle, compiled: CompiledModel) -> dict[int, str]:
@@ -205,7 +204,7 @@ def _host(bench: Bench) -> float:
     return statistics.median(times)
 
 
-def _table(profile: Profile, codec: Codec) -> str:
+def _table(profile: Profile) -> str:
     is_decode = profile.what == "decode"
     unit = "GB/s" if is_decode else "GFLOP/s"
     lines = [
@@ -216,7 +215,7 @@ def _table(profile: Profile, codec: Codec) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for kernel in profile.kernels:
-        rate = _rate(kernel, profile, codec)
+        rate = _rate(kernel, profile)
         fraction = rate / profile.limit if rate else None
         lines.append(
             f"| {kernel.name} | {kernel.n_calls:.0f} | {kernel.seconds * 1e3:.3f} "
@@ -237,7 +236,7 @@ def _cell(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _rate(kernel: Kernel, profile: Profile, codec: Codec) -> float | None:
+def _rate(kernel: Kernel, profile: Profile) -> float | None:
     """Return a linear's bytes of weights (decode) or operations (prefill) a second, and the
     operations of a prefill's attention.
 
@@ -249,7 +248,7 @@ def _rate(kernel: Kernel, profile: Profile, codec: Codec) -> float | None:
     shape = _LINEAR.match(kernel.name)
     if shape is None:
         return None
-    n, k = int(shape[1]), int(shape[2])
+    codec, n, k = CODECS[shape[1]], int(shape[2]), int(shape[3])
     if profile.what == "decode":
         size_bytes = sum(plane.size_bytes for plane in codec.planes(PANELS, (n, k)))
         return size_bytes * kernel.n_calls / kernel.seconds

@@ -34,7 +34,7 @@ def build(
     out: str | PathLike[str],
     *,
     revision: str | None = None,
-    dtype: str = "f16",
+    dtype: str | None = None,
     target: str = "native",
     archive: str | PathLike[str] | None = None,
     force: bool = False,
@@ -48,8 +48,9 @@ def build(
 
     model: a Hugging Face id, a model's folder, a `.gguf` file, or `demo`.
     revision: the commit or branch of a Hugging Face id.
-    dtype: how weights and cache are stored: f16, bf16 or f32.
-    target: native, x86-64-v3, x86-64-v4, x86-64-v4+bf16, or the name of a CPU.
+    dtype: how weights are stored: f16, bf16, f32, int8, int4 or stored (as the checkpoint has
+        them); by default stored for GGUF checkpoints and f16 for others.
+    target: native, x86-64-v3, x86-64-v4, x86-64-v4+vnni, x86-64-v4+bf16, or the name of a CPU.
     archive: where the bundle's archive goes; by default into `out`, under its name.
     progress: is called with the steps done, their number, and what was done last.
 

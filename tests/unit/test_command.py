@@ -173,10 +173,10 @@ def test_list_passes_prints_the_pipeline() -> None:
 
 def test_list_kernels_prints_every_targets_schedule() -> None:
     lines = _inv("compile", "--list-kernels").stdout.splitlines()
-    assert lines[lines.index("linear bf16") + 3].split() == [
+    assert lines[lines.index("linear bf16") + 4].split() == [
         "x86-64-v4+bf16", "mr=12,6,4,2,1", "mc=48", "unroll_k=2", "dot=True"
     ]  # fmt: skip
-    assert lines[-4] == "flash, split_kv"
+    assert lines[-5] == "flash, split_kv"
 
 
 def test_list_kernels_of_a_folder_without_an_import_says_what_to_run(tmp_path: Path) -> None:

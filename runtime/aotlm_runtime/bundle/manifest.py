@@ -85,8 +85,19 @@ class Abi(Record, frozen=True, kw_only=True):
     digest: str
 
 
+class StoredWeights(Record, frozen=True, kw_only=True):
+    """The weights that one codec stores: how many numbers, in how many bytes."""
+
+    codec: str
+    n_values: int
+    size_bytes: int
+
+
 class Model(Record, frozen=True, kw_only=True):
-    """The facts about a model; `vocab_size` is the width of a row of logits."""
+    """The facts about a model; `vocab_size` is the width of a row of logits.
+
+    `dtype` names the policy that chose each weight's codec; `weights` says what came of it.
+    """
 
     source: str
     revision: str | None
@@ -103,6 +114,7 @@ class Model(Record, frozen=True, kw_only=True):
     context_length: int
     bos_token_id: int | None
     eos_token_ids: list[int]
+    weights: list[StoredWeights] = []
 
 
 class SourceTensor(Record, frozen=True, kw_only=True):

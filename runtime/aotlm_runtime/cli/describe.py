@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from aotlm_runtime.bundle.manifest import Manifest
+from aotlm_runtime.bundle.manifest import Manifest, StoredWeights
 from aotlm_runtime.bundle.reader import Bundle
 from aotlm_runtime.bundle.signature import describe_signature
 
@@ -21,6 +21,7 @@ def facts(bundle: Bundle) -> dict[str, Any]:
         "layers": model.n_layers,
         "dtype": model.dtype,
         "kv_dtype": " ".join(sorted({tensor.dtype for tensor in manifest.abi.state})),
+        "weights": {weights.codec: _weights(weights) for weights in model.weights},
         "context": model.context_length,
         "vocabulary": model.vocab_size,
         "cache_bytes_per_token": manifest.abi.state_bytes.C,
@@ -53,6 +54,15 @@ def lines(value: dict[str, Any]) -> Iterator[str]:
             yield from (f"  {key:{inner}}  {_shown(item)}" for key, item in fact.items())
         else:
             yield f"{label:{width}}  {_shown(fact)}"
+
+
+def _weights(weights: StoredWeights) -> dict[str, Any]:
+    bits = 8 * weights.size_bytes / weights.n_values
+    return {
+        "values": weights.n_values,
+        "size_bytes": weights.size_bytes,
+        "bits_per_weight": round(bits, 2),
+    }
 
 
 def _has_template(manifest: Manifest) -> bool:

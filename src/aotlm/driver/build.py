@@ -14,7 +14,7 @@ from aotlm.bundle import provenance
 from aotlm.bundle.package import package
 from aotlm.capture.source_hub import DEMO, check_model, fetch_from_hub
 from aotlm.codegen.compile import MODULES, compile_import, read_model_file
-from aotlm.driver.folders import check_dtype
+from aotlm.driver.folders import check_dtype, choose_dtype
 from aotlm.errors import BundleError
 from aotlm.support.atomic import new_file
 from aotlm.support.build_record import source_digest, toolchain_versions
@@ -34,8 +34,8 @@ class Wanted:
     """What is built: words as `inv import` and `inv compile` take them, and the archive's path."""
 
     model: str
-    revision: str | None = None
-    dtype: str = "f16"
+    revision: str | None
+    dtype: str
     target: str = "native"
     archive: Path | None = None
 
@@ -65,14 +65,14 @@ def build(
     out: Path,
     *,
     revision: str | None = None,
-    dtype: str = "f16",
+    dtype: str | None = None,
     target: str = "native",
     archive: Path | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Path:
     """Bring `out` up to date with a model and return its bundle's folder; see `aotlm.build`."""
-    wanted = Wanted(model, revision, dtype, target, archive)
+    wanted = Wanted(model, revision, choose_dtype(model, dtype), target, archive)
     build_stages(wanted, out, lambda stage: nullcontext(progress or silent), force=force)
     return out / "bundle"
 

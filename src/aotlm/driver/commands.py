@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aotlm.driver.folders import default_folder, model_folder
+from aotlm.driver.folders import DEMO, choose_dtype, default_folder, model_folder
 from aotlm.errors import UsageError
 from aotlm.support.progress import note, shown
 from aotlm.support.timings import timed
@@ -131,8 +131,8 @@ def demo(arguments: Namespace) -> int:
     """Bring the demo up to date and answer a prompt, or chat, with it."""
     from aotlm.driver.build import Wanted, build_stages
 
-    out = default_folder("demo", arguments.dtype)
-    ran = build_stages(Wanted("demo", dtype=arguments.dtype), out, shown)
+    out = default_folder(DEMO, arguments.dtype)
+    ran = build_stages(Wanted(DEMO, None, choose_dtype(DEMO, arguments.dtype)), out, shown)
     note(f"{out}: {' and '.join(ran)} done" if ran else f"{out}: up to date, nothing rebuilt")
     return _answer(arguments, out / "bundle")
 
@@ -145,9 +145,10 @@ def repro(arguments: Namespace) -> None:
     """Build twice and compare."""
     from aotlm.repro.repro import Wanted, repro
 
-    wanted = Wanted(arguments.model, arguments.revision, arguments.dtype, arguments.target)
+    dtype = choose_dtype(arguments.model, arguments.dtype)
+    wanted = Wanted(arguments.model, arguments.revision, dtype, arguments.target)
     name = f"repro-{Path(arguments.model).name}"
-    folder = _path(arguments.out) or default_folder(name, arguments.dtype)
+    folder = _path(arguments.out) or default_folder(name, dtype)
     print(f"identical: both archives have the sha256 {repro(wanted, folder.resolve())}")
 
 

@@ -13,12 +13,13 @@ from aotlm.capture.convert import Written, write_weights
 from aotlm.capture.importer import to_graph
 from aotlm.capture.inputs import input_files
 from aotlm.capture.source import ModelSource, open_model
+from aotlm.capture.stored import stored_codecs
 from aotlm.capture.templates import choose_templates
 from aotlm.capture.tensors import Array
 from aotlm.capture.tokenizer_files import write_tokenizer_files
 from aotlm.capture.trace import Program as Captured
 from aotlm.capture.trace import trace
-from aotlm.driver.folders import DEFAULT_MODEL, check_dtype, default_folder
+from aotlm.driver.folders import DEFAULT_MODEL, choose_dtype, default_folder
 from aotlm.driver.model_file import describe_model
 from aotlm.emit.modules import ModelFiles, emit_modules
 from aotlm.errors import AotlmError, UsageError
@@ -35,7 +36,7 @@ from aotlm.support.forked import run_forked
 from aotlm.support.progress import Progress, note, silent
 from aotlm.support.timings import UNTIMED, Row, Timings
 from aotlm.weights.file import WEIGHTS, WeightFilePlan, plan_weight_file
-from aotlm.weights.policy import POLICIES
+from aotlm.weights.policy import NOTHING_STORED, POLICIES, StoredCodecs
 from aotlm_runtime.bundle import manifest
 
 ENTRIES: Final[Mapping[str, Dim]] = {"prefill": T, "decode": 1}  # tokens of a call
@@ -72,9 +73,9 @@ class Watch:
         return TimePasses(self.timings, entry, DumpGraphs(self.dump, entry))
 
 
-def lower(captured: Captured, dtype: str) -> ModelFiles:
+def lower(captured: Captured, dtype: str, stored: StoredCodecs = NOTHING_STORED) -> ModelFiles:
     """Run a captured program through passes, partition, weight planning and emission."""
-    prefill, decode = (to_program(captured, entry, dtype) for entry in ENTRIES)
+    prefill, decode = (to_program(captured, entry, dtype, stored) for entry in ENTRIES)
     return emit(prefill, decode, plan_weight_file(prefill.weights()))
 
 
@@ -84,12 +85,15 @@ def capture(source: ModelSource, watch: Watch) -> Captured:
         return trace(source.config)
 
 
-def to_program(captured: Captured, entry: str, dtype: str, watch: Watch | None = None) -> Program:
+def to_program(
+    captured: Captured, entry: str, dtype: str, stored: StoredCodecs = NOTHING_STORED,
+    watch: Watch | None = None,
+) -> Program:  # fmt: skip
     """Return an entry point of a captured program, through passes and partition."""
     watch = watch or Watch()
     with watch.timings.step(f"{entry}: to the Graph"):
         graph = to_graph(captured)
-    passes = graph_pipeline(dtype, ENTRIES[entry])
+    passes = graph_pipeline(dtype, ENTRIES[entry], stored)
     graph = run_pipeline(graph, passes, watch.hook(entry), entry=entry, failed=watch.failed)
     with watch.timings.step(f"{entry}: partition"):
         return partition(graph, entry)
@@ -122,7 +126,7 @@ def emit(
 def import_model(
     model: str = DEFAULT_MODEL,
     revision: str | None = None,
-    dtype: str = "f16",
+    dtype: str | None = None,
     out: Path | None = None,
     *,
     force: bool = False,
@@ -141,7 +145,7 @@ def import_model(
         AotlmError: the model cannot be imported, or the output is there and `force` is not given.
             What a pass that fails was given is kept in `out/import.failed`.
     """
-    check_dtype(dtype)
+    dtype = choose_dtype(model, dtype)
     out = out or default_folder(model, dtype)
     folder = out / "import"
     if folder.exists() and not force:
@@ -154,12 +158,13 @@ def import_model(
     watch = Watch(timings=timings, failed=_no_failed(out))
     progress(0, 1, "capture")
     captured = capture(source, watch)
-    prefill = to_program(captured, "prefill", dtype, watch)
+    stored = stored_codecs(source.tensors)
+    prefill = to_program(captured, "prefill", dtype, stored, watch)
     plan = plan_weight_file(prefill.weights())
     with new_folder(folder) as made:
         write = partial(_write_weights, plan, source, captured.buffers, made / WEIGHTS, timings)
         with run_forked(write, "writes the weights", progress) as written:
-            decode = to_program(captured, "decode", dtype, watch)
+            decode = to_program(captured, "decode", dtype, stored, watch)
             files = emit(prefill, decode, plan, watch)
             _write_modules(files, made)
             tokenizer_files = write_tokenizer_files(source, made / "tokenizer")
@@ -175,7 +180,7 @@ def import_model(
 def dump_model(
     model: str = DEFAULT_MODEL,
     revision: str | None = None,
-    dtype: str = "f16",
+    dtype: str | None = None,
     out: Path | None = None,
     *,
     dump_after: str = ALL,
@@ -191,7 +196,7 @@ def dump_model(
         UsageError: an unknown dtype or step.
         AotlmError: the model cannot be imported.
     """
-    check_dtype(dtype)
+    dtype = choose_dtype(model, dtype)
     if dump_after not in (ALL, *pass_names()):
         raise UsageError(
             f"--dump-after={dump_after} names no pass; known are all, {', '.join(pass_names())}"
@@ -201,7 +206,8 @@ def dump_model(
     watch = Watch(asked_dump(dump_after, out / "dump"), timings, _no_failed(out))
     progress(0, 1, "capture")
     captured = capture(source, watch)
-    prefill, decode = (to_program(captured, entry, dtype, watch) for entry in ENTRIES)
+    stored = stored_codecs(source.tensors)
+    prefill, decode = (to_program(captured, entry, dtype, stored, watch) for entry in ENTRIES)
     emit(prefill, decode, plan_weight_file(prefill.weights()), watch)
     return out / "dump" / "import"
 

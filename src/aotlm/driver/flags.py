@@ -10,7 +10,10 @@ from aotlm_runtime.cli.flags import Flag
 _ISSUER: Final = "https://token.actions.githubusercontent.com"
 
 DTYPE: Final = Flag(
-    "dtype", "text", f"storage of weights and cache: {', '.join(POLICIES)}", "DTYPE", default="f16"
+    "dtype",
+    "text",
+    f"storage of the weights: {', '.join(POLICIES)}; default: stored for GGUF, else f16",
+    "DTYPE",
 )
 OUT: Final = Flag("out", "text", "where to write to", "PATH")
 BUNDLE: Final = Flag("bundle", "text", "a bundle's folder or archive", "PATH")
@@ -18,7 +21,7 @@ REVISION: Final = Flag("revision", "text", "the commit or branch of a Hugging Fa
 TARGET: Final = Flag(
     "target",
     "text",
-    "native, x86-64-v3, x86-64-v4, x86-64-v4+bf16 or the name of a CPU",
+    "native, x86-64-v3, x86-64-v4, x86-64-v4+vnni, x86-64-v4+bf16 or the name of a CPU",
     "CPU",
     default="native",
 )

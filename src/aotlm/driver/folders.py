@@ -4,23 +4,50 @@ from pathlib import Path
 from typing import Final
 
 from aotlm.errors import UsageError
-from aotlm.weights.policy import POLICIES
+from aotlm.weights.policy import POLICIES, STORED
 
+DEMO: Final = "demo"  # the model that a package ships
 DEFAULT_MODEL: Final = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
 
 
-def default_folder(model: str, dtype: str) -> Path:
-    """Return artifacts/<model>-<dtype>, where <model> is the last part of the id or path."""
-    return Path("artifacts") / f"{Path(model).name.removesuffix('.gguf')}-{dtype}"
+def choose_dtype(model: str, dtype: str | None) -> str:
+    """Return the dtype that is named, or else `stored` for a GGUF checkpoint and f16 for others.
+
+    Raises:
+        UsageError: the dtype is unknown.
+    """
+    if dtype is not None:
+        check_dtype(dtype)
+        return dtype
+    return STORED if _is_gguf(model) else "f16"
 
 
-def model_folder(folder: str | None, model: str | None, dtype: str) -> Path:
+def _is_gguf(model: str) -> bool:
+    """Tell a GGUF checkpoint by names alone: the demo's, a file, or a folder of nothing else."""
+    path = Path(model).expanduser()
+    if model == DEMO or path.suffix == ".gguf":
+        return True
+    return path.is_dir() and any(path.glob("*.gguf")) and not any(path.glob("*.safetensors"))
+
+
+def default_folder(model: str, dtype: str | None) -> Path:
+    """Return artifacts/<model>-<dtype>, where <model> is the last part of the id or path.
+
+    Raises:
+        UsageError: the dtype is unknown.
+    """
+    chosen = choose_dtype(model, dtype)
+    return Path("artifacts") / f"{Path(model).name.removesuffix('.gguf')}-{chosen}"
+
+
+def model_folder(folder: str | None, model: str | None, dtype: str | None) -> Path:
     """Return the folder that is named, or else the default folder of the model, or of the default.
 
     Raises:
         UsageError: the dtype is unknown.
     """
-    check_dtype(dtype)
+    if dtype is not None:
+        check_dtype(dtype)
     return Path(folder) if folder else default_folder(model or DEFAULT_MODEL, dtype)
 
 

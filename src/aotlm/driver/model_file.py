@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aotlm.capture.convert import Written
@@ -15,6 +15,7 @@ from aotlm.emit.modules import ModelFiles
 from aotlm.graph import ops
 from aotlm.support.build_record import toolchain_versions
 from aotlm.weights.file import WEIGHTS
+from aotlm.weights.weight import Weight
 from aotlm_runtime.bundle import manifest
 
 
@@ -60,7 +61,23 @@ def _model_facts(source: ModelSource, files: ModelFiles, dtype: str) -> manifest
         context_length=config.max_position_embeddings,
         bos_token_id=bos_token_id(source),
         eos_token_ids=eos_token_ids(source),
+        weights=_stored_weights(files.weights.weights),
     )
+
+
+def _stored_weights(weights: Sequence[Weight]) -> list[manifest.StoredWeights]:
+    """Sum the weights up by codec."""
+    by_codec: dict[str, list[Weight]] = {}
+    for weight in weights:
+        by_codec.setdefault(weight.codec, []).append(weight)
+    return [
+        manifest.StoredWeights(
+            codec=codec,
+            n_values=sum(math.prod(weight.shape) for weight in group),
+            size_bytes=sum(weight.size_bytes for weight in group),
+        )
+        for codec, group in sorted(by_codec.items())
+    ]
 
 
 def _source_tensors(source: ModelSource, weights: Written) -> list[manifest.SourceTensor]:
