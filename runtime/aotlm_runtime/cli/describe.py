@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from aotlm_runtime.bundle.manifest import Manifest
+import msgspec
+
+from aotlm_runtime.bundle.manifest import Manifest, Sampling
 from aotlm_runtime.bundle.reader import Bundle
 from aotlm_runtime.bundle.signature import describe_signature
 
@@ -25,6 +27,7 @@ def facts(bundle: Bundle) -> dict[str, Any]:
         "vocabulary": model.vocab_size,
         "cache_bytes_per_token": manifest.abi.state_bytes.C,
         "chat_template": _has_template(manifest),
+        "sampling": _sampling(manifest),
         "size_bytes": bundle.size_bytes,
         "signature": describe_signature(bundle),
         "targets": {
@@ -53,6 +56,12 @@ def lines(value: dict[str, Any]) -> Iterator[str]:
             yield from (f"  {key:{inner}}  {_shown(item)}" for key, item in fact.items())
         else:
             yield f"{label:{width}}  {_shown(fact)}"
+
+
+def _sampling(manifest: Manifest) -> Any:
+    """Return what the publisher recommends, by the names of the options."""
+    said = manifest.model.sampling or Sampling()
+    return msgspec.to_builtins(said) or "greedy"
 
 
 def _has_template(manifest: Manifest) -> bool:

@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
 from aotlm.capture.convert import Written
 from aotlm.capture.source import ModelSource
 from aotlm.capture.tokenizer_files import bos_token_id, eos_token_ids
@@ -60,7 +62,12 @@ def _model_facts(source: ModelSource, files: ModelFiles, dtype: str) -> manifest
         context_length=config.max_position_embeddings,
         bos_token_id=bos_token_id(source),
         eos_token_ids=eos_token_ids(source),
+        sampling=_said(source.published.sampling),
     )
+
+
+def _said(sampling: manifest.Sampling) -> manifest.Sampling | msgspec.UnsetType:
+    return msgspec.UNSET if sampling == manifest.Sampling() else sampling
 
 
 def _source_tensors(source: ModelSource, weights: Written) -> list[manifest.SourceTensor]:
