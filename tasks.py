@@ -115,7 +115,7 @@ OURS = (
         "measure bundles, beside the machine's limits and peers",
         bench,
         BENCH,
-        ("bench --bundle artifacts/demo-stored/bundle --peers llama.cpp,torch",),
+        ("bench --bundle artifacts/demo-f16/bundle --peers llama.cpp,torch",),
     ),
     Command("profile", "show where the time of a decode step and a prefill goes", profile, PROFILE),
     Command("peers", "make the environment of what inv bench --peers compares with", peers),

@@ -9,19 +9,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import asdict
 from numpy.typing import NDArray
 
-from aotlm_runtime.bundle.manifest import Manifest
+from aotlm_runtime.bundle.manifest import Manifest, Sampling
 from aotlm_runtime.bundle.reader import Bundle, open_bundle
 from aotlm_runtime.bundle.verification import Display, Verification, in_silence
 from aotlm_runtime.chat import Chat
 from aotlm_runtime.compiled.leases import Leases
 from aotlm_runtime.compiled.library import CompiledModel, choose_library
 from aotlm_runtime.compiled.session import Session
-from aotlm_runtime.errors import OptionInvalidError, WeightsInvalidError
+from aotlm_runtime.errors import (
+    ManifestInvalidError,
+    OptionInvalidError,
+    WeightsInvalidError,
+)
 from aotlm_runtime.generate.loop import FinishReason, generate
 from aotlm_runtime.generate.sampling import Sampler
-from aotlm_runtime.generate.stream import DEFAULT, GenerationOptions, TextDelta, stream_text
+from aotlm_runtime.generate.stream import (
+    DEFAULT,
+    GenerationOptions,
+    TextDelta,
+    changed,
+    stream_text,
+)
 from aotlm_runtime.generate.values import check_whole, token_ids
 from aotlm_runtime.host import cpu
 from aotlm_runtime.text.stop_strings import StopStrings
@@ -68,6 +79,7 @@ class Model:
     Each has a session of its own, the first one `session`; their calls take turns, so each gets the
     bits that it gets alone. `last` tells what the answer took that ended latest; None before the
     first. `vocabulary` is one more than the largest id that has both text and an embedding.
+    `published` are the options that the model's publisher recommends.
     """
 
     def __init__(
@@ -79,6 +91,7 @@ class Model:
         load_seconds: float = 0,
     ) -> None:
         self.manifest = manifest
+        self.published = _published(manifest)
         self.session = session
         self._leases = Leases(session)
         self.text = text
@@ -284,6 +297,22 @@ def load_opened(
         display=prefill_display,
     )
     return Model(manifest, session, text, verification, time.perf_counter() - started)
+
+
+def _published(manifest: Manifest) -> GenerationOptions:
+    """Return what the publisher recommends; greedy, where they say nothing.
+
+    Raises:
+        ManifestInvalidError: a value is outside its range.
+    """
+    said = manifest.model.sampling or Sampling()
+    values = {name: value for name, value in asdict(said).items() if value is not None}
+    try:
+        return changed(DEFAULT, values)
+    except OptionInvalidError as error:
+        raise ManifestInvalidError(
+            f"the bundle's manifest was edited, of its sampling {error}, or get the bundle again"
+        ) from error
 
 
 def _map_weights(bundle: Bundle, verification: Verification | None) -> NDArray[np.int8]:

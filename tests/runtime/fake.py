@@ -96,6 +96,7 @@ def write_bundle(
     stub: bytes,
     *,
     template: str | None = TEMPLATE,
+    sampling: schema.Sampling | None = None,
     features: Sequence[str] = (),
     header_bytes: int = 4096,
 ) -> Path:
@@ -117,14 +118,19 @@ def write_bundle(
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
-    write_manifest(folder, files, features)
+    write_manifest(folder, files, features, sampling)
     return folder
 
 
-def write_manifest(folder: Path, files: dict[str, bytes], features: Sequence[str] = ()) -> None:
+def write_manifest(
+    folder: Path,
+    files: dict[str, bytes],
+    features: Sequence[str] = (),
+    sampling: schema.Sampling | None = None,
+) -> None:
     """Write the manifest of a folder whose files are `files`."""
     record = schema.Manifest(
-        model=model_facts(),
+        model=model_facts(sampling=sampling or msgspec.UNSET),
         abi=abi(),
         libraries=[
             schema.Library(

@@ -93,10 +93,26 @@ class StoredWeights(Record, frozen=True, kw_only=True):
     size_bytes: int
 
 
+class Sampling(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """How the publisher of a model has its answers made; None is what they do not say.
+
+    The names are those of the options that the runtime has.
+    """
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repeat_penalty: float | None = None
+    max_tokens: int | None = None
+    stop: list[str] | None = None
+
+
 class Model(Record, frozen=True, kw_only=True):
     """The facts about a model; `vocab_size` is the width of a row of logits.
 
     `dtype` names the policy that chose each weight's codec; `weights` says what came of it.
+    There is no `sampling` where the publisher says nothing of it.
     """
 
     source: str
@@ -115,6 +131,7 @@ class Model(Record, frozen=True, kw_only=True):
     bos_token_id: int | None
     eos_token_ids: list[int]
     weights: list[StoredWeights] = []
+    sampling: Sampling | msgspec.UnsetType = msgspec.UNSET
 
 
 class SourceTensor(Record, frozen=True, kw_only=True):

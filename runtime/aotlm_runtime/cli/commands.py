@@ -41,8 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     prompt = _read_stdin() if arguments.prompt == "-" else arguments.prompt
     with _opened(arguments) as bundle:
-        options = read_options(arguments)
+        read_options(arguments)  # what is wrong is told before the model takes time to load
         model = _load(bundle, arguments, shows_prefill=True)
+    published = model.published if arguments.sampling == "model" else None
+    options = read_options(arguments, published)
     ids = model.encode(prompt, system=arguments.system, raw=arguments.raw)
     if arguments.json:
         print(json.dumps(_record(model, ids, options), ensure_ascii=False))

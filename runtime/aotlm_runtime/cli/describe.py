@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from aotlm_runtime.bundle.manifest import Manifest, StoredWeights
+import msgspec
+
+from aotlm_runtime.bundle.manifest import Manifest, Sampling, StoredWeights
 from aotlm_runtime.bundle.reader import Bundle
 from aotlm_runtime.bundle.signature import describe_signature
 
@@ -26,6 +28,7 @@ def facts(bundle: Bundle) -> dict[str, Any]:
         "vocabulary": model.vocab_size,
         "cache_bytes_per_token": manifest.abi.state_bytes.C,
         "chat_template": _has_template(manifest),
+        "sampling": _sampling(manifest),
         "size_bytes": bundle.size_bytes,
         "signature": describe_signature(bundle),
         "targets": {
@@ -63,6 +66,12 @@ def _weights(weights: StoredWeights) -> dict[str, Any]:
         "size_bytes": weights.size_bytes,
         "bits_per_weight": round(bits, 2),
     }
+
+
+def _sampling(manifest: Manifest) -> Any:
+    """Return what the publisher recommends, by the names of the options."""
+    said = manifest.model.sampling or Sampling()
+    return msgspec.to_builtins(said) or "greedy"
 
 
 def _has_template(manifest: Manifest) -> bool:

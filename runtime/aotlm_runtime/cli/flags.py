@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from aotlm_runtime.generate.sampling import SamplingParams
     from aotlm_runtime.generate.stream import GenerationOptions
 
 Kind = Literal["text", "texts", "count", "number", "on", "off"]
@@ -58,7 +57,7 @@ ANSWER = (
     Flag("stats", "on", "print figures after an answer"),
 )
 SAMPLING = (
-    Flag("temperature", "number", "above 0: draw tokens at random; default: 0, greedy", "T"),
+    Flag("temperature", "number", "above 0: draw tokens at random; 0: greedy", "T"),
     Flag("top-k", "count", "draw from the K likeliest tokens; default: 0, all", "K", least=0),
     Flag("top-p", "number", "draw from the likeliest tokens that reach the share P", "P"),
     Flag("min-p", "number", "draw from tokens with P times the likeliest's probability", "P"),
@@ -70,6 +69,13 @@ SAMPLING = (
         also=("--repetition-penalty",),
     ),
     Flag("seed", "count", "draw the same tokens each time", "N", least=0),
+    Flag(
+        "sampling",
+        "text",
+        "what holds where no flag says otherwise: the likeliest token (run), or what the model's "
+        "publisher recommends (chat, serve)",
+        choices=("greedy", "model"),
+    ),
 )
 SERVING = (
     Flag("host", "text", "the address to listen on; default: 127.0.0.1", "ADDRESS"),
@@ -127,32 +133,22 @@ def add_flags(parser: argparse.ArgumentParser, flags: Sequence[Flag]) -> None:
             )
 
 
-def read_options(arguments: argparse.Namespace) -> "GenerationOptions":
-    """Return what the flags of ANSWER and SAMPLING ask for.
+def read_options(
+    arguments: argparse.Namespace, published: "GenerationOptions | None" = None
+) -> "GenerationOptions":
+    """Return what the flags of an answer and of sampling ask for.
+
+    What no flag says is as `published`, or greedy.
 
     Raises:
         OptionInvalidError: a value is outside its range.
     """
-    from aotlm_runtime.generate.stream import GenerationOptions
+    from aotlm_runtime.generate.stream import DEFAULT, changed
 
-    return GenerationOptions(
-        max_tokens=arguments.max_tokens,
-        stop=tuple(arguments.stop),
-        sampling=read_sampling(arguments),
-    )
-
-
-def read_sampling(arguments: argparse.Namespace) -> "SamplingParams":
-    """Return what the flags of SAMPLING ask for.
-
-    Raises:
-        OptionInvalidError: a value is outside its range.
-    """
-    from aotlm_runtime.generate.sampling import SamplingParams
-
-    names = [flag.attribute for flag in SAMPLING]
-    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    return SamplingParams(**given)
+    names = [flag.attribute for flag in SAMPLING if flag.name != "sampling"]
+    asked = {name: getattr(arguments, name, None) for name in (*names, "max_tokens", "stop")}
+    given = {name: value for name, value in asked.items() if value not in (None, [])}
+    return changed(published or DEFAULT, given)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from aotlm_runtime.cli.console import finish_note, note, stats_lines, tell, writ
 from aotlm_runtime.cli.flags import ANSWER, SAMPLING, Flag, read_options, read_value
 from aotlm_runtime.cli.line_input import Read, read_message
 from aotlm_runtime.errors import AotlmError, FileChangedError, OptionInvalidError
-from aotlm_runtime.generate.stream import TextDelta
+from aotlm_runtime.generate.stream import GenerationOptions, TextDelta
 
 if TYPE_CHECKING:
     from aotlm_runtime.model import Model
@@ -41,7 +41,7 @@ class Repl:
         """
         self._model = model
         self._arguments = arguments
-        self._options = read_options(arguments)
+        self._options = self._read_options()
         self._chat: Chat | None = None
         if not arguments.raw and model.text.template is not None:
             self._chat = model.chat(arguments.system)
@@ -131,10 +131,14 @@ class Repl:
         before = self._value(flag)
         setattr(self._arguments, flag.attribute, _parse(flag, text.strip(), before))
         try:
-            self._options = read_options(self._arguments)
+            self._options = self._read_options()
         except OptionInvalidError:
             setattr(self._arguments, flag.attribute, before)
             raise
+
+    def _read_options(self) -> GenerationOptions:
+        is_greedy = self._arguments.sampling == "greedy"
+        return read_options(self._arguments, None if is_greedy else self._model.published)
 
     def _value(self, flag: Flag) -> object:
         return getattr(self._arguments, flag.attribute)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from aotlm_runtime.cli.flags import read_sampling
+from aotlm_runtime.cli.flags import read_options
 from aotlm_runtime.errors import OptionInvalidError, PortUnavailableError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def serve(arguments: argparse.Namespace, load: Callable[[], "Model"]) -> int:
         PortUnavailableError: nobody can listen at that address.
     """
     settings = _settings(arguments)
+    read_options(arguments)  # what is wrong is told before the model takes time to load
     port = 8080 if arguments.port is None else arguments.port
     if port > _LAST_PORT:
         raise OptionInvalidError(
@@ -41,7 +42,9 @@ def serve(arguments: argparse.Namespace, load: Callable[[], "Model"]) -> int:
         from aotlm_runtime.server.options import ServeOptions
         from aotlm_runtime.server.run import run
 
-        run(model, listener, ServeOptions(**settings))
+        published = None if arguments.sampling == "greedy" else model.published
+        defaults = read_options(arguments, published)
+        run(model, listener, ServeOptions(**settings, defaults=defaults))
     return 0
 
 
@@ -68,7 +71,6 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "name": arguments.name,
         "n_sessions": arguments.sessions,
         "n_waiting": arguments.queue,
-        "defaults": read_sampling(arguments),
         "api_key": key,
         "allowed_hosts": tuple(arguments.allow_host),
         "allowed_origins": tuple(arguments.allow_origin),

@@ -1,7 +1,7 @@
 """Turns generated tokens into the pieces of text that a reader sees."""
 
-from collections.abc import Generator, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -49,6 +49,19 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULT = GenerationOptions()
+_OF_SAMPLING = tuple(field.name for field in msgspec.structs.fields(SamplingParams))
+
+
+def changed(options: GenerationOptions, values: Mapping[str, Any]) -> GenerationOptions:
+    """Return options with other values, by the names of the options or of their sampling.
+
+    Raises:
+        OptionInvalidError: a value is outside its range.
+    """
+    drawn = {name: value for name, value in values.items() if name in _OF_SAMPLING}
+    others = {name: value for name, value in values.items() if name not in _OF_SAMPLING}
+    sampling = msgspec.structs.replace(options.sampling, **drawn)
+    return msgspec.structs.replace(options, **{"sampling": sampling, **others})
 
 
 class TextDelta(NamedTuple):

@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-from aotlm_runtime.generate.sampling import SamplingParams
-
-_GREEDY = SamplingParams()
+from aotlm_runtime.generate.stream import DEFAULT, GenerationOptions
 
 KEEP_ALIVE_SECONDS = 75  # longer than proxies keep a connection, so that they close it first
 
@@ -21,7 +19,7 @@ class ServeOptions:
     name: str | None = None
     n_sessions: int | None = None
     n_waiting: int = 64
-    defaults: SamplingParams = _GREEDY
+    defaults: GenerationOptions = DEFAULT
     api_key: str | None = None
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()

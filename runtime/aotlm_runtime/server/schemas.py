@@ -5,8 +5,8 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from aotlm_runtime.generate.sampling import SEEDS, SamplingParams
-from aotlm_runtime.generate.stream import GenerationOptions
+from aotlm_runtime.generate.sampling import SEEDS
+from aotlm_runtime.generate.stream import GenerationOptions, changed
 from aotlm_runtime.server import fields
 from aotlm_runtime.server.answer import Prompt
 from aotlm_runtime.server.api_errors import ApiError
@@ -60,9 +60,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     @property
-    def limit(self) -> int | None:
-        """The most tokens of the answer; -1 says that there is no limit."""
-        return None if self.max_tokens == _NO_LIMIT else self.max_tokens
+    def asked_tokens(self) -> int | None:
+        """How many tokens the answer may have at most, as it was sent; None: nothing was."""
+        return self.max_tokens
 
     @property
     def n_logprobs(self) -> int | None:
@@ -152,10 +152,10 @@ class ChatRequest(Request, frozen=True, kw_only=True):
     chat_template_kwargs: dict[str, str | int | float | bool | None] | None = None
 
     @property
-    def limit(self) -> int | None:
-        """The most tokens of the answer, by either name."""
-        limit = _either(self, "max_completion_tokens", "max_tokens")
-        return None if limit == _NO_LIMIT else limit
+    def asked_tokens(self) -> int | None:
+        """`max_tokens`, by either name."""
+        limit: int | None = _either(self, "max_completion_tokens", "max_tokens")
+        return limit
 
     @property
     def n_logprobs(self) -> int | None:
@@ -229,9 +229,9 @@ class CompletionRequest(Request, frozen=True, kw_only=True):
     echo: bool | None = None
 
     @property
-    def limit(self) -> int | None:
-        """The most tokens of the answer; 0 only with `echo`, which then is all."""
-        return None if self._only_echoes else super().limit
+    def asked_tokens(self) -> int | None:
+        """`max_tokens`; 0 only with `echo`, which then is all, so that there is no limit."""
+        return _NO_LIMIT if self._only_echoes else self.max_tokens
 
     @property
     def n_logprobs(self) -> int | None:
@@ -300,7 +300,7 @@ def parse(body: bytes, kind: type[_Kind]) -> tuple[_Kind, list[str]]:
         ) from error
 
 
-def options(request: Request, defaults: SamplingParams) -> GenerationOptions:
+def options(request: Request, defaults: GenerationOptions) -> GenerationOptions:
     """Return the options of a request; `defaults` hold where it says nothing.
 
     Raises:
@@ -315,13 +315,16 @@ def options(request: Request, defaults: SamplingParams) -> GenerationOptions:
             "the most; ask for fewer",
             param="top_logprobs" if isinstance(request, ChatRequest) else "logprobs",
         )
-    return GenerationOptions(
-        max_tokens=request.limit,
-        stop=_stops(request),
-        sampling=SamplingParams(**{**msgspec.structs.asdict(defaults), **_sampling(request)}),
-        n_logprobs=n_logprobs,
-        splits_thinking=request.splits_thinking,
-    )
+    values: dict[str, Any] = {
+        "n_logprobs": n_logprobs,
+        "splits_thinking": request.splits_thinking,
+        **_sampling(request),
+    }
+    if (asked := request.asked_tokens) is not None:
+        values["max_tokens"] = None if asked == _NO_LIMIT else asked
+    if request.stop is not None:
+        values["stop"] = _stops(request)
+    return changed(defaults, values)
 
 
 def _sampling(request: Request) -> dict[str, Any]:

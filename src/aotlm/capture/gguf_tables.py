@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from aotlm.capture.sampling import GGUF_FIELDS, GGUF_UNSUPPORTED
+
 SIZES: Final[dict[str, str]] = {
     "block_count": "num_hidden_layers",
     "context_length": "max_position_embeddings",
@@ -92,8 +94,7 @@ PATTERN_KEYS: Final = ("attention.sliding_window_pattern", "rope.freq_base_swa")
 # What is used whatever the architecture.
 USED_KEYS: Final = (
     "general.alignment", "general.architecture", "general.license",
-    "general.sampling.min_p", "general.sampling.penalty_repeat", "general.sampling.temp",
-    "general.sampling.top_k", "general.sampling.top_p",
+    *(key.replace(".", r"\.") for key in (*GGUF_FIELDS, *GGUF_UNSUPPORTED)),  # notes say which
     "split.count", "split.no", "split.tensors.count",
     r"tokenizer.chat_template(s|\..*)?",
     "tokenizer.ggml.(add_bos_token|add_eos_token|add_space_prefix)",
@@ -107,8 +108,6 @@ HARMLESS_KEYS: Final[Mapping[str, str]] = {
     r"|size_label|license\..*|url|doi|uuid|repo_url|source\..*|base_model\..*|dataset\..*|tags"
     r"|languages|datasets)": "where the model is from",
     "general.file_type": "a summary of the types that the tensors state themselves",
-    r"general.sampling.(sequence|xtc_.*|penalty_last_n|mirostat.*)":
-        "a way to draw tokens that the runtime does not have",
     r"quantize\..*": "how the file was quantised",
     r"tokenizer.ggml.(fim_...|prefix|suffix|middle)_token_id": "for filling in text between texts",
     r"tokenizer.ggml.(mask|seperator|cls)_token_id": "for encoders",

@@ -16,6 +16,13 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from aotlm.capture.demo import demo_gguf
 from aotlm.capture.gguf_config import harmless_keys, key_problems
 from aotlm.capture.gguf_tokenizer import correct, has_tokenizer
+from aotlm.capture.sampling import (
+    GENERATION_CONFIG,
+    Published,
+    generation_keys,
+    published_gguf_sampling,
+    published_sampling,
+)
 from aotlm.capture.source_gguf import (
     GgufTable,
     gguf_names,
@@ -41,6 +48,7 @@ from aotlm.capture.unused import left_out, named
 from aotlm.errors import AotlmError
 
 LOCAL: Final = "local"
+CONFIG: Final = "config.json"
 CAUSAL: Final = ("ForCausalLM", "LMHeadModel")
 TOKENIZER_FILES: Final = (
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt",
@@ -93,7 +101,7 @@ class ModelSource:
     @property
     def not_used(self) -> list[str]:
         """A line for each kind of thing that the model has and that is not used; see `tensors`."""
-        return [*self.notes, *self._resolved[1]]
+        return [*self.notes, *self._resolved[1], *self.published.notes]
 
     @cached_property
     def _resolved(self) -> tuple[TensorSource, list[str]]:
@@ -115,8 +123,25 @@ class ModelSource:
     @cached_property
     def generation_config(self) -> Mapping[str, Any]:
         """The generation configuration; empty where the model has none."""
-        path = self.folder / "generation_config.json"
+        path = self.folder / GENERATION_CONFIG
         return {} if self.gguf_file or not path.is_file() else _read_json(path)
+
+    @cached_property
+    def published(self) -> Published:
+        """How the publisher has answers made, and what of that is not used.
+
+        As in transformers, a config.json says it where there is no generation_config.json.
+
+        Raises:
+            AotlmError: a value cannot be.
+        """
+        if self.gguf:
+            return published_gguf_sampling(self.gguf.metadata, str(self.gguf_file))
+        if (self.folder / GENERATION_CONFIG).is_file():
+            return published_sampling(self.generation_config)
+        config = _read_json(self.folder / CONFIG)
+        said = {key: config[key] for key in generation_keys() if key in config}
+        return published_sampling(said, CONFIG)
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -211,7 +236,7 @@ def _key_notes(table: GgufTable, accepts_unused: bool) -> tuple[str, ...]:
 
 
 def _config(folder: Path) -> PretrainedConfig:
-    path = folder / "config.json"
+    path = folder / CONFIG
     if not path.is_file():
         raise AotlmError(f"{folder} has no config.json and no .gguf file; name a model's folder")
     kind = _read_json(path).get("model_type")

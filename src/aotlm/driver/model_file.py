@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from aotlm.capture.convert import Written
 from aotlm.capture.source import ModelSource
 from aotlm.capture.tokenizer_files import bos_token_id, eos_token_ids
@@ -62,6 +64,7 @@ def _model_facts(source: ModelSource, files: ModelFiles, dtype: str) -> manifest
         bos_token_id=bos_token_id(source),
         eos_token_ids=eos_token_ids(source),
         weights=_stored_weights(files.weights.weights),
+        sampling=_said(source.published.sampling),
     )
 
 
@@ -78,6 +81,10 @@ def _stored_weights(weights: Sequence[Weight]) -> list[manifest.StoredWeights]:
         )
         for codec, group in sorted(by_codec.items())
     ]
+
+
+def _said(sampling: manifest.Sampling) -> manifest.Sampling | msgspec.UnsetType:
+    return msgspec.UNSET if sampling == manifest.Sampling() else sampling
 
 
 def _source_tensors(source: ModelSource, weights: Written) -> list[manifest.SourceTensor]:
